@@ -10,7 +10,7 @@ from ranks import RankPools, rank_pools
 
 @pytest.fixture(scope="session")
 def rank_pool() -> Iterator[RankPools]:
-    """n processes with a gloo group, kept for the session: ``rank_pool(n).run(fn, *args)``."""
+    """Processes with a gloo group, kept for the session: ``rank_pool(n).run(fn, *args)``."""
     with rank_pools() as pools:
         yield pools
 

@@ -7,7 +7,7 @@ the results in rank order. ``fn`` must be importable: a function at the top leve
   most tests with torch. A test that ends its processes or destroys the default group uses ``run_ranks``.
 * ``run_ranks(fn, n, *args)``: n fresh processes with a gloo group (about 0.1 s: they are forked from a server
   that has torch loaded); ``start_ranks`` does not wait for them, for tests that kill or stop ranks.
-* ``run_env(fn, n, *args)``: n fresh processes with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, no torch group.
+* ``run_env(fn, n, *args)``: n fresh processes with RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT but no group.
 * ``run_script(text, n)``: n plain ``python -c`` interpreters with the same variables and nothing preloaded, for
   what happens when an interpreter ends and for programs without torch.
 * ``run_local(fn, n, *args)``: n threads over ``gcomm.Communicator.local(n)``.
