@@ -7,10 +7,14 @@ rounding of the scale. Elements of a block that may not survive (a NaN or an Inf
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from numpy.typing import NDArray
 
+from .encoder import to_f32
 from .philox import tile_signs
+from .replay import dtype_of, shards
 from .spec import Q_MAX, SCALED_BF16, UNSCALED, Spec, parse
 
 F64 = NDArray[np.float64]
@@ -165,3 +169,44 @@ def bound(text: str, x: NDArray[np.generic], slack: F64 | float = 0.0) -> F64:
         # The inverse is orthonormal with entries of 1 / sqrt(size).
         out = (each + 2 * arithmetic).sum(axis=1, keepdims=True) / np.sqrt(size) + arithmetic
         return np.asarray(np.broadcast_to(out, rows.shape).reshape(-1)[: len(value)] + wiggle)
+
+
+def rank_sum_bound(inputs: Sequence[NDArray[np.generic]], each: Sequence[F64], op: str) -> tuple[F64, F64]:
+    """The exact sum (or average) over ranks in float64, and how far binary32's may be off it.
+
+    each[p] is how far rank p's values may be from its input before they are summed.
+    """
+    values = [to_f32(x).astype(np.float64) for x in inputs]
+    divisor = len(values) if op == "avg" else 1
+    total = np.add.reduce(values) / divisor
+    reach = np.add.reduce([np.abs(v) + e for v, e in zip(values, each, strict=True)])
+    off = np.add.reduce(list(each)) + len(values) * (reach * 2.0**-24 + 2.0**-149)
+    return total, off / divisor + 2.0**-149
+
+
+def all_reduce_bound(inputs: Sequence[NDArray[np.generic]], text: str, op: str = "sum") -> tuple[F64, F64]:
+    """What an all_reduce through the codec should come to, and how far each element may be off.
+
+    Parameters
+    ----------
+    inputs : sequence of arrays, shape (n,)
+        One a rank: float32, float16 or uint16 (bf16 bits).
+    text, op : str
+        Codec text, and "sum" or "avg"; the direct path.
+
+    Returns
+    -------
+    (float64 array, float64 array), shape (n,)
+        The exact result, and the bound on each element's distance from it.
+    """
+    count = len(inputs[0])
+    off = [bound(text, to_f32(x)) for x in inputs]
+    for owner, shard in enumerate(shards(count, len(inputs))):
+        off[owner][shard] = 0.0
+    total, slack = rank_sum_bound(inputs, off, op)
+    out = bound(text, total, slack)
+    dtype = dtype_of(inputs[0])
+    if dtype != "float32":
+        # One more rounding, into the tensor's dtype.
+        out = bound({"float16": "fp16", "bfloat16": "bf16"}[dtype], total, out)
+    return total, out

@@ -357,6 +357,7 @@ class ReferenceCodec:
         source: int = 0,
         element: int = 0,
         residual: F32 | None = None,
+        is_sum: bool = False,
     ) -> bytes:
         """Encode a range whose first element is number ``element`` of its tensor.
 
@@ -368,10 +369,12 @@ class ReferenceCodec:
             What stochastic rounding depends on; source -1 is an owner's sum.
         residual : float32 array, shape (n,), optional
             Error feedback: added first, then replaced by what was lost.
+        is_sum : bool
+            An owner's sum, which nonfinite=zero does not concern.
         """
         spec = self.spec
         with np.errstate(all="ignore"):
-            value = apply_policy(to_f32(x), spec)
+            value = to_f32(x) if is_sum else apply_policy(to_f32(x), spec)
             if residual is not None:
                 value = value + residual
             seen = value
