@@ -59,9 +59,9 @@ struct RankState {
 // Everything the ranks share. One mutex covers all of it; copies are made without it.
 class Hub {
  public:
-  Hub(int n, std::size_t slot)
+  Hub(int n, std::size_t longest)
       : size(n),
-        slot(slot),
+        slot(longest),
         ranks(static_cast<std::size_t>(n)),
         channels(static_cast<std::size_t>(n) * static_cast<std::size_t>(n) * kLaneCount) {}
 

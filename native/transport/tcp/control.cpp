@@ -1,0 +1,64 @@
+#include "transport/tcp/control.h"
+
+#include <sys/uio.h>
+
+#include <cerrno>
+#include <cstring>
+#include <string>
+
+namespace gcomm::tcp {
+
+// At most one goodbye and one notice go out in a connection's life, so they always fit the socket's buffer.
+// Where one does not (the peer is gone), nobody is left to tell.
+void ControlSocket::send(const Header& header, const char* text) noexcept {
+  const std::lock_guard lock(send_mutex_);
+  if (!fd_.valid()) return;
+  iovec parts[2] = {{const_cast<Header*>(&header), sizeof header},
+                    {const_cast<char*>(text), header.text_bytes}};
+  msghdr message{};
+  message.msg_iov = parts;
+  message.msg_iovlen = 2;
+  while (::sendmsg(fd_.get(), &message, MSG_NOSIGNAL) < 0 && errno == EINTR) {
+  }
+}
+
+void ControlSocket::send_goodbye() noexcept { send(Header{kMagic, kGoodbye, 0, 0, -1}, ""); }
+
+void ControlSocket::send_notice(const Error& why) noexcept {
+  const auto bytes = static_cast<std::uint16_t>(std::strlen(why.what()));
+  send(Header{kMagic, kNotice, static_cast<std::uint8_t>(why.code()), bytes, why.peer()}, why.what());
+}
+
+ControlSocket::News ControlSocket::receive() {
+  const std::lock_guard lock(receive_mutex_);
+  News news;
+  for (;;) {
+    const long n = ::recv(fd_.get(), buffer_.data() + held_, buffer_.size() - held_, 0);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0 && errno == EAGAIN) return news;
+    if (n <= 0) {
+      news.ended = true;
+      return news;
+    }
+    held_ += static_cast<std::size_t>(n);
+    while (held_ >= sizeof(Header)) {
+      Header header;
+      std::memcpy(&header, buffer_.data(), sizeof header);
+      const std::size_t whole = sizeof header + header.text_bytes;
+      if (header.magic != kMagic || whole > buffer_.size()) {
+        news.ended = true;
+        return news;
+      }
+      if (held_ < whole) break;
+      if (header.kind == kGoodbye) goodbye_.store(true, std::memory_order_release);
+      if (header.kind == kNotice && !news.notice) {
+        news.notice.emplace(static_cast<Code>(header.code),
+                            std::string(buffer_.data() + sizeof header, header.text_bytes), header.culprit);
+      }
+      held_ -= whole;
+      std::memmove(buffer_.data(), buffer_.data() + whole, held_);
+    }
+  }
+}
+
+}  // namespace gcomm::tcp

@@ -1,0 +1,59 @@
+// The connection beside the lanes on which a peer says goodbye or why the communicator broke. Nothing is ever
+// queued on it behind data, so it can be read at once and written without waiting.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <optional>
+
+#include "base/error.h"
+#include "transport/failures.h"
+#include "transport/tcp/socket.h"
+
+namespace gcomm::tcp {
+
+class ControlSocket {
+ public:
+  explicit ControlSocket(Fd fd) : fd_(std::move(fd)) {}
+
+  const Fd& fd() const noexcept { return fd_; }
+  void close() noexcept { fd_.close(); }
+
+  void send_goodbye() noexcept;
+  void send_notice(const Error& why) noexcept;
+
+  // Reads all there is.
+  struct News {
+    std::optional<Error> notice;
+    bool ended = false;  // the connection is over, or carries nonsense
+  };
+  News receive();
+
+  bool peer_said_goodbye() const noexcept { return goodbye_.load(std::memory_order_acquire); }
+
+ private:
+  struct Header {
+    std::uint32_t magic;
+    std::uint8_t kind;
+    std::uint8_t code;
+    std::uint16_t text_bytes;
+    std::int32_t culprit;
+  };
+  static_assert(sizeof(Header) == 12);
+  static constexpr std::uint32_t kMagic = 0x63676D43;
+  enum Kind : std::uint8_t { kGoodbye = 1, kNotice = 2 };
+
+  void send(const Header& header, const char* text) noexcept;
+
+  Fd fd_;
+  std::mutex send_mutex_;
+  std::mutex receive_mutex_;
+  std::atomic<bool> goodbye_{false};
+  std::size_t held_ = 0;
+  std::array<char, sizeof(Header) + kMaxFailureText> buffer_;
+};
+
+}  // namespace gcomm::tcp

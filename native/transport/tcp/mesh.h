@@ -1,0 +1,34 @@
+// The full mesh: each pair of ranks gets one connection a lane and one for control. The higher rank connects,
+// the lower one accepts.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "transport/tcp/tcp.h"
+#include "transport/transport.h"
+
+namespace gcomm::tcp {
+
+struct PeerSockets {
+  std::array<Fd, kLaneCount> lanes;
+  Fd control;
+};
+
+struct Mesh {
+  std::vector<PeerSockets> peers;  // by rank
+};
+
+struct MeshSetup {
+  int rank;
+  int size;
+  std::size_t slot;
+  const TcpToken& token;
+  const std::vector<std::string>& addresses;
+};
+
+Mesh connect_mesh(const Fd& listener, const MeshSetup& setup, Deadline deadline);
+
+}  // namespace gcomm::tcp

@@ -1,0 +1,161 @@
+#include <sys/epoll.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <string>
+
+#include "transport/failures.h"
+#include "transport/tcp/communicator.h"
+
+namespace gcomm::tcp {
+namespace {
+
+// What an event belongs to: a peer's lane, its control connection, or wake_.
+constexpr std::uint64_t kSlots = kLaneCount + 1;
+constexpr std::uint64_t kWake = ~std::uint64_t{0};
+
+// How long the I/O thread leaves the sockets to waiters after one of them polled. Between two exchanges of a
+// busy communicator nobody then wakes it up, and the sockets' buffers hold far more than arrives in the
+// meantime.
+constexpr std::chrono::milliseconds kStepBack{1};
+
+}  // namespace
+
+// Edge-triggered, for good: no system call is needed to ask for an event, and a lane whose messages nobody
+// wants yet does not keep the poller awake.
+void Communicator::register_sockets() {
+  epoll_ = Fd::epoll();
+  wake_ = Fd::event();
+  if (!epoll_.valid() || !wake_.valid()) throw Error(Code::kInternal, "epoll: " + errno_text(errno));
+  const auto add = [&](const Fd& fd, std::uint32_t events, std::uint64_t id) {
+    epoll_event event{};
+    event.events = events | EPOLLET;
+    event.data.u64 = id;
+    if (::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd.get(), &event) != 0) {
+      throw Error(Code::kInternal, "epoll_ctl: " + errno_text(errno));
+    }
+  };
+  add(wake_, EPOLLIN, kWake);
+  for_each_peer([&](int p, Peer& other) {
+    const std::uint64_t first = static_cast<std::uint64_t>(p) * kSlots;
+    for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
+      tune_connection(other.lanes[lane].fd());
+      add(other.lanes[lane].fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP, first + lane);
+    }
+    tune_connection(other.control.fd());
+    add(other.control.fd(), EPOLLIN | EPOLLRDHUP, first + kLaneCount);
+  });
+}
+
+// self: the waiting thread that polls, which needs no waking when its own operations complete.
+void Communicator::poll_once(int timeout_ms, const Wait* self) {
+  epoll_event events[64];
+  const int n = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
+  for (int i = 0; i < n; ++i) {
+    const std::uint64_t id = events[i].data.u64;
+    const std::uint32_t seen = events[i].events;
+    if (id == kWake) {
+      std::uint64_t count = 0;
+      (void)!::read(wake_.get(), &count, sizeof count);
+      continue;
+    }
+    const int p = static_cast<int>(id / kSlots);
+    if (id % kSlots == kLaneCount) {
+      read_control(p);
+      continue;
+    }
+    const Lane lane = Lane(id % kSlots);
+    LaneSocket& socket = peer(p).lanes[id % kSlots];
+    if ((seen & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0) {
+      socket.note_readable((seen & (EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0);
+      if (socket.may_receive()) receive_on(p, lane, self);
+    }
+    if ((seen & EPOLLOUT) != 0 && socket.has_unsent()) send_on(p, lane, self);
+    if ((seen & (EPOLLERR | EPOLLHUP)) != 0) after_lane(p, lane, LaneState::kEnded);
+  }
+}
+
+void Communicator::receive_on(int p, Lane lane, const Wait* self) {
+  OpList done;
+  const LaneState state = peer(p).lanes[static_cast<std::size_t>(lane)].receive(done);
+  complete(done, self);
+  after_lane(p, lane, state);
+}
+
+void Communicator::send_on(int p, Lane lane, const Wait* self) {
+  OpList done;
+  const LaneState state = peer(p).lanes[static_cast<std::size_t>(lane)].send(done);
+  complete(done, self);
+  after_lane(p, lane, state);
+}
+
+void Communicator::after_lane(int p, Lane lane, LaneState state) {
+  switch (state) {
+    case LaneState::kOpen:
+      return;
+    case LaneState::kTooLong: {
+      const TooLong found = peer(p).lanes[static_cast<std::size_t>(lane)].too_long();
+      fail(message_too_long(rank, p, lane, found.message, found.posted), true);
+      return;
+    }
+    case LaneState::kBadFrame:
+      fail(Error(Code::kPeerLost,
+                 "rank " + std::to_string(p) + " was lost: what came from it on lane " +
+                     std::to_string(static_cast<int>(lane)) + " is not a message",
+                 p),
+           true);
+      return;
+    case LaneState::kEnded:
+      // A goodbye or a notice was acknowledged by this host before its sender let the lane end.
+      read_control(p);
+      if (!peer(p).control.peer_said_goodbye()) {
+        fail(peer_lost(p), true);
+      } else {
+        const Lock lock(mutex_);
+        wake_everyone();
+      }
+      return;
+  }
+}
+
+void Communicator::read_control(int p) {
+  ControlSocket& control = peer(p).control;
+  const ControlSocket::News news = control.receive();
+  if (news.notice) {
+    fail(*news.notice, false);
+  } else if (news.ended && !control.peer_said_goodbye()) {
+    fail(peer_lost(p), true);
+  } else if (control.peer_said_goodbye()) {
+    const Lock lock(mutex_);
+    wake_everyone();
+  }
+}
+
+void Communicator::kick() noexcept {
+  const std::uint64_t one = 1;
+  (void)!::write(wake_.get(), &one, sizeof one);
+}
+
+void Communicator::run_io_thread() {
+  Lock lock(mutex_);
+  std::uint64_t polls_seen = 0;
+  while (!stop_io_ && !failure_) {
+    if (polling_ != nullptr || polls_seen != polls_by_waiters_) {
+      polls_seen = polls_by_waiters_;
+      io_changed_.wait_for(lock, kStepBack);
+      continue;
+    }
+    io_polling_ = true;
+    lock.unlock();
+    poll_once(-1, nullptr);
+    lock.lock();
+    io_polling_ = false;
+    if (waits_ != nullptr) {
+      // Somebody waits, and came while this thread polled: from now on let the waiter poll.
+      waits_->changed.notify_one();
+      polls_seen = polls_by_waiters_ - 1;
+    }
+  }
+}
+
+}  // namespace gcomm::tcp

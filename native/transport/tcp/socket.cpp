@@ -1,0 +1,106 @@
+#include "transport/tcp/socket.h"
+
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <pthread.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <mutex>
+#include <system_error>
+#include <vector>
+
+namespace gcomm::tcp {
+namespace {
+
+// The descriptors that a child closes. Held through fork(), so that a descriptor is never between the system
+// and this list when the child is made.
+struct OpenFds {
+  std::mutex mutex;
+  std::vector<bool> is_open;  // by descriptor
+};
+
+// Never destroyed: a process may end while its I/O threads run.
+OpenFds& open_fds() {
+  static OpenFds& fds = *new OpenFds;
+  return fds;
+}
+
+void before_fork() { open_fds().mutex.lock(); }
+
+void after_fork_in_parent() { open_fds().mutex.unlock(); }
+
+void after_fork_in_child() {
+  OpenFds& fds = open_fds();
+  for (std::size_t fd = 0; fd < fds.is_open.size(); ++fd) {
+    if (fds.is_open[fd]) ::close(static_cast<int>(fd));
+  }
+  fds.is_open.assign(fds.is_open.size(), false);
+  fds.mutex.unlock();
+}
+
+}  // namespace
+
+template <typename Call>
+Fd Fd::own(Call call) {
+  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+  (void)registered;
+  OpenFds& fds = open_fds();
+  const std::lock_guard lock(fds.mutex);
+  const int fd = call();
+  if (fd < 0) return Fd();
+  const auto index = static_cast<std::size_t>(fd);
+  if (index >= fds.is_open.size()) fds.is_open.resize(index + 1);
+  fds.is_open[index] = true;
+  return Fd(fd);
+}
+
+Fd Fd::stream_socket(int family) {
+  return own([&] { return ::socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+}
+
+Fd Fd::datagram_socket(int family) {
+  return own([&] { return ::socket(family, SOCK_DGRAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0); });
+}
+
+Fd Fd::accept(const Fd& listener) {
+  return own([&] { return ::accept4(listener.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC); });
+}
+
+Fd Fd::epoll() {
+  return own([] { return ::epoll_create1(EPOLL_CLOEXEC); });
+}
+
+Fd Fd::event() {
+  return own([] { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); });
+}
+
+void Fd::close() noexcept {
+  if (fd_ < 0) return;
+  // In a child the descriptor is closed already, and its number may be somebody else's by now.
+  if (generation_ == fork_generation()) {
+    OpenFds& fds = open_fds();
+    const std::lock_guard lock(fds.mutex);
+    fds.is_open[static_cast<std::size_t>(fd_)] = false;
+    ::close(fd_);
+  }
+  fd_ = -1;
+}
+
+void tune_connection(const Fd& socket) noexcept {
+  const auto set = [&](int level, int option, int value) {
+    ::setsockopt(socket.get(), level, option, &value, sizeof value);
+  };
+  set(IPPROTO_TCP, TCP_NODELAY, 1);
+  // A host that vanished without a word is noticed within about 90 seconds, also while nothing is sent.
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
+  set(IPPROTO_TCP, TCP_KEEPCNT, 6);
+}
+
+std::string errno_text(int error) { return std::generic_category().message(error); }
+
+}  // namespace gcomm::tcp
