@@ -1,8 +1,8 @@
 """What each collective must give, bit for bit: the direct two-phase algorithm replayed with codecs.
 
 Inputs and results are arrays of float32, float16, or uint16 (bf16 bits); ``dtype`` names them "float32",
-"float16" and "bfloat16". Encoding and decoding is the reference's unless a caller hands in something else with the
-same two methods, such as the library's own codec.
+"float16" and "bfloat16". Encoding and decoding is the reference's unless a caller hands in something else with
+the same two methods, such as the library's own codec.
 """
 
 from __future__ import annotations
@@ -48,6 +48,21 @@ def shards(count: int, ranks: int) -> list[slice]:
     """Shard s is [s L, min((s + 1) L, n)), L a multiple of a tile."""
     length = round_up(round_up(count, ranks) // ranks, TILE)
     return [slice(min(s * length, count), min((s + 1) * length, count)) for s in range(ranks)]
+
+
+def takes_raw_path(text: str, ranks: int, count: int, dtype: str) -> bool:
+    """Whether an all_reduce sends this tensor unencoded: from what all ranks share, and nothing else."""
+    codec = ReferenceCodec(text)
+    if codec.spec.min_bytes == 0:
+        return False
+    size = count * (4 if dtype == "float32" else 2)
+    encoded = sum(codec.wire_bytes(shard.stop - shard.start) for shard in shards(count, ranks))
+    # Unencoded, a rank sends everything to each peer; else one shard to each, and its own shard to each.
+    if ranks == 1 or ranks * size <= 2 * encoded:
+        return True
+    if codec.spec.min_bytes is not None:
+        return size < codec.spec.min_bytes
+    return size * (ranks - 1) <= 32768
 
 
 def rank_sum(parts: Sequence[F32], op: str, dtype: str) -> F32:
