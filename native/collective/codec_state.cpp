@@ -1,0 +1,176 @@
+#include "collective/codec_state.h"
+
+#include <cstring>
+
+#include "base/crc32c.h"
+#include "base/error.h"
+
+namespace gcomm::collective {
+namespace {
+
+constexpr std::uint32_t kStateMagic = 0x53434347u;  // "GCCS"
+constexpr std::uint32_t kStateVersion = 1;
+
+std::string quoted(std::string_view key) { return "'" + std::string(key) + "'"; }
+
+void make_residual(std::vector<float>& residual, std::size_t count, std::string_view key) {
+  if (residual.size() == count) return;
+  if (!residual.empty()) {
+    throw Error(Code::kInvalid, "key " + quoted(key) + " holds a residual of " + std::to_string(residual.size()) +
+                                    " elements and cannot serve a tensor of " + std::to_string(count) +
+                                    ": one key names one tensor");
+  }
+  residual.assign(count, 0.0f);
+}
+
+class Writer {
+ public:
+  void number32(std::uint32_t value) { bytes(&value, sizeof value); }
+  void number64(std::uint64_t value) { bytes(&value, sizeof value); }
+  void text(std::string_view value) {
+    number64(value.size());
+    bytes(value.data(), value.size());
+  }
+  void floats(const std::vector<float>& values) {
+    number64(values.size());
+    bytes(values.data(), values.size() * sizeof(float));
+  }
+  std::vector<std::uint8_t> finish() {
+    number32(crc32c(out_.data(), out_.size()));
+    return std::move(out_);
+  }
+
+ private:
+  void bytes(const void* data, std::size_t n) {
+    const auto* p = static_cast<const std::uint8_t*>(data);
+    out_.insert(out_.end(), p, p + n);
+  }
+  std::vector<std::uint8_t> out_;
+};
+
+class Reader {
+ public:
+  Reader(const std::uint8_t* data, std::size_t bytes) : data_(data), left_(bytes) {}
+  std::uint32_t number32() { return number<std::uint32_t>(); }
+  std::uint64_t number64() { return number<std::uint64_t>(); }
+  std::string text() {
+    const std::size_t n = length(1);
+    std::string value(reinterpret_cast<const char*>(data_), n);
+    skip(n);
+    return value;
+  }
+  std::vector<float> floats() {
+    const std::size_t n = length(sizeof(float));
+    std::vector<float> values(n);
+    if (n > 0) std::memcpy(values.data(), data_, n * sizeof(float));
+    skip(n * sizeof(float));
+    return values;
+  }
+  bool done() const noexcept { return left_ == 0; }
+
+ private:
+  template <typename T>
+  T number() {
+    if (left_ < sizeof(T)) broken();
+    T value;
+    std::memcpy(&value, data_, sizeof value);
+    skip(sizeof value);
+    return value;
+  }
+  std::size_t length(std::size_t item) {
+    const std::uint64_t n = number64();
+    if (n > left_ / item) broken();
+    return static_cast<std::size_t>(n);
+  }
+  void skip(std::size_t n) noexcept {
+    data_ += n;
+    left_ -= n;
+  }
+  [[noreturn]] static void broken() { throw Error(Code::kCodec, "codec state: the bytes end too early"); }
+
+  const std::uint8_t* data_;
+  std::size_t left_;
+};
+
+}  // namespace
+
+StatefulCodec::StatefulCodec(std::shared_ptr<const codec::BlockCodec> block)
+    : block_(std::move(block)), text_(block_->spec().text()) {}
+
+KeyState* StatefulCodec::acquire(std::string_view key, int peer, const void* user, std::size_t count) {
+  const std::lock_guard lock(mutex_);
+  auto found = states_.find(IdView{key, peer});
+  if (found == states_.end()) {
+    found = states_.emplace(Id{std::string(key), peer}, std::make_unique<KeyState>()).first;
+  }
+  KeyState* state = found->second.get();
+  if (state->pending > 0 && state->user != user) {
+    throw Error(Code::kInvalid, "key " + quoted(key) + " of codec " + text_ +
+                                    " is held by a call of another communicator that has not completed");
+  }
+  if (error_feedback()) make_residual(state->residual, count, key);
+  state->user = user;
+  ++state->pending;
+  return state;
+}
+
+void StatefulCodec::release(KeyState* state) noexcept {
+  const std::lock_guard lock(mutex_);
+  --state->pending;
+}
+
+void StatefulCodec::require_idle() const {
+  for (const auto& [id, state] : states_) {
+    if (state->pending > 0) {
+      throw Error(Code::kInvalid, "codec state: a call with key " + quoted(id.key) + " has not completed");
+    }
+  }
+}
+
+std::vector<std::uint8_t> StatefulCodec::save() const {
+  const std::lock_guard lock(mutex_);
+  require_idle();
+  Writer out;
+  out.number32(kStateMagic);
+  out.number32(kStateVersion);
+  out.text(text_);
+  out.number64(states_.size());
+  for (const auto& [id, state] : states_) {
+    out.text(id.key);
+    out.number32(static_cast<std::uint32_t>(id.peer));
+    out.number32(state->calls);
+    out.floats(state->residual);
+  }
+  return out.finish();
+}
+
+void StatefulCodec::load(const std::uint8_t* data, std::size_t bytes) {
+  std::uint32_t crc = 0;
+  if (bytes < sizeof crc) throw Error(Code::kCodec, "codec state: the bytes end too early");
+  const std::size_t body = bytes - sizeof crc;
+  std::memcpy(&crc, data + body, sizeof crc);
+  if (crc != crc32c(data, body)) throw Error(Code::kCodec, "codec state: the bytes fail their CRC");
+  Reader in(data, body);
+  if (in.number32() != kStateMagic) throw Error(Code::kCodec, "codec state: these bytes are something else");
+  if (const std::uint32_t version = in.number32(); version != kStateVersion) {
+    throw Error(Code::kCodec, "codec state: version " + std::to_string(version) + " is not known here");
+  }
+  if (const std::string text = in.text(); text != text_) {
+    throw Error(Code::kCodec, "codec state: it was saved by codec " + text + ", not by " + text_);
+  }
+  States states;
+  for (std::uint64_t n = in.number64(); n > 0; --n) {
+    std::string key = in.text();
+    const auto peer = static_cast<int>(in.number32());
+    auto state = std::make_unique<KeyState>();
+    state->calls = in.number32();
+    state->residual = in.floats();
+    states.emplace(Id{std::move(key), peer}, std::move(state));
+  }
+  if (!in.done()) throw Error(Code::kCodec, "codec state: there are bytes left over");
+  const std::lock_guard lock(mutex_);
+  require_idle();
+  states_.swap(states);
+}
+
+}  // namespace gcomm::collective
