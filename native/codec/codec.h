@@ -13,12 +13,9 @@
 #include <vector>
 
 #include "base/dtype.h"
+#include "codec/tile.h"
 
 namespace gcomm::codec {
-
-// Elements a tile; every cut that the engine makes (shards, chunks) lies on a multiple of it, and an encoded
-// range is the concatenation of its encoded tiles.
-inline constexpr std::size_t kTile = 4096;
 
 enum class Rounding : std::uint8_t { kNearest, kStochastic };
 enum class ScaleRule : std::uint8_t { kAbsMax, kSearch };
@@ -117,6 +114,8 @@ class BlockCodec {
   const CodecSpec& spec() const noexcept { return spec_; }
   const FormatInfo& format() const { return formats()[static_cast<std::size_t>(spec_.format)]; }
   Isa isa() const noexcept { return isa_; }
+  // Whether a range's encoded length follows from its count.
+  virtual bool fixed_length() const { return format().fixed_length; }
 
   // Exact for a fixed-length format, else a bound.
   virtual std::size_t max_encoded_bytes(std::size_t count) const = 0;
