@@ -266,7 +266,7 @@ def test_bound_of_every_element(name: str) -> None:
                 limit = bound(text, value)
                 ok = (off <= limit) | np.isinf(limit)
                 assert ok.all(), f"{text} {kind} {dtype}: {value[~ok][:3]} became {back[~ok][:3]}"
-                if name in UNSCALED and dtype == {"bf16": "uint16", "fp16": "float16"}.get(name, "float32"):
+                if text == name in UNSCALED and dtype == {"bf16": "uint16", "fp16": "float16"}.get(name, "float32"):
                     assert np.array_equal(back, value, equal_nan=True)
 
 

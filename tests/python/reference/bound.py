@@ -53,7 +53,7 @@ def _float_step(magnitude: F64, scale: F64 | float, name: str) -> F64:
 
 def _unscaled(x: F64, name: str, part: float) -> F64:
     if name == "fp32":
-        return np.zeros_like(x)
+        return np.where(np.isfinite(x), 0.0, np.inf)
     largest = _BF16_MAX if name == "bf16" else 65504.0
     out = np.maximum(part * _float_step(np.abs(x), 1.0, name), np.abs(x) - largest)
     return np.where(np.isfinite(x), out, np.inf)
