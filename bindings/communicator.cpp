@@ -1,0 +1,148 @@
+// Communicators: making, asking, ending. collectives.cpp has the calls.
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/vector.h>
+
+#include <algorithm>
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "handles.h"
+#include "module.h"
+#include "waiting.h"
+
+namespace gcomm_python {
+namespace {
+
+// The C++ side of a listener, which tcp() consumes.
+struct Listener {
+  std::shared_ptr<gcomm_tcp_listener> handle;
+
+  explicit Listener(const std::optional<std::string>& master_host) {
+    gcomm_tcp_listener* listener = nullptr;
+    check(gcomm_tcp_listener_create(master_host ? master_host->c_str() : nullptr, &listener));
+    handle.reset(listener, gcomm_tcp_listener_destroy);
+  }
+};
+
+std::vector<Comm> make_local(std::int32_t n) {
+  std::vector<gcomm_comm*> made(static_cast<std::size_t>(std::max(n, 0)), nullptr);
+  Failure failure;
+  {
+    nb::gil_scoped_release released;
+    failure = Failure::of(gcomm_comm_create_local(n, nullptr, made.data()));
+  }
+  if (failure.result != GCOMM_OK) raise(failure);
+  std::vector<Comm> comms;
+  comms.reserve(made.size());
+  for (gcomm_comm* comm : made) comms.emplace_back(comm);
+  return comms;
+}
+
+// Waits for a call that makes a communicator; one that Ctrl-C abandons destroys what it makes.
+template <class Create>
+Comm make_interruptibly(Create create) {
+  struct Made {
+    std::atomic<gcomm_comm*> comm{nullptr};
+    ~Made() { gcomm_comm_destroy(comm.load()); }
+  };
+  auto made = std::make_shared<Made>();
+  run_interruptibly([made, create = std::move(create)]() mutable {
+    gcomm_comm* comm = nullptr;
+    const gcomm_result result = create(&comm);
+    made->comm.store(comm);
+    return result;
+  });
+  return Comm(made->comm.exchange(nullptr));
+}
+
+Comm make_tcp(const Listener& listener, std::int32_t rank, const std::vector<std::string>& addresses,
+              nb::bytes token_bytes) {
+  std::array<std::uint8_t, 16> token{};
+  if (token_bytes.size() != token.size()) throw nb::value_error("token: expected 16 bytes");
+  std::copy_n(static_cast<const std::uint8_t*>(token_bytes.data()), token.size(), token.begin());
+  return make_interruptibly([handle = listener.handle, rank, addresses, token](gcomm_comm** comm) {
+    std::vector<const char*> texts;
+    texts.reserve(addresses.size());
+    for (const std::string& address : addresses) texts.push_back(address.c_str());
+    return gcomm_comm_create_tcp(handle.get(), rank, static_cast<std::int32_t>(texts.size()), texts.data(),
+                                 token.data(), nullptr, comm);
+  });
+}
+
+nb::bytes new_token() {
+  std::array<std::uint8_t, 16> token{};
+  check(gcomm_tcp_token(token.data()));
+  return nb::bytes(token.data(), token.size());
+}
+
+void close(const Comm& comm) {
+  run_interruptibly([handle = comm.handle, c = comm.get()] { return gcomm_comm_close(c); });
+}
+
+void abort(const Comm& comm, const std::string& why) {
+  gcomm_comm* handle = comm.get();
+  Failure failure;
+  {
+    nb::gil_scoped_release released;
+    failure = Failure::of(gcomm_comm_abort(handle, why.c_str()));
+  }
+  if (failure.result != GCOMM_OK) raise(failure);
+}
+
+nb::dict stats(const Comm& comm) {
+  gcomm_comm_stats s{};
+  s.struct_size = sizeof s;
+  check(gcomm_comm_get_stats(comm.get(), &s));
+  nb::dict d;
+  d["calls"] = s.calls;
+  d["raw_bytes"] = s.raw_bytes;
+  d["wire_bytes"] = s.wire_bytes;
+  d["encode_s"] = s.encode_s;
+  d["comm_s"] = s.comm_s;
+  d["decode_s"] = s.decode_s;
+  d["plans"] = s.plans;
+  d["workspace_bytes"] = s.workspace_bytes;
+  d["raw_path_calls"] = s.raw_path_calls;
+  return d;
+}
+
+std::unique_ptr<Codec> resident_codec(const Comm& comm, const std::string& spec) {
+  gcomm_codec* codec = nullptr;
+  check(gcomm_comm_codec(comm.get(), spec.c_str(), &codec));
+  return std::make_unique<Codec>(codec, false, comm.handle);
+}
+
+}  // namespace
+
+void bind_communicator(nb::module_& m) {
+  nb::class_<Listener>(m, "Listener", "An open TCP port, waiting for peers.")
+      .def(nb::init<const std::optional<std::string>&>(), "master_host"_a.none())
+      .def_prop_ro("address",
+                   [](const Listener& l) { return std::string(gcomm_tcp_listener_address(l.handle.get())); });
+  nb::class_<Comm>(m, "Comm")
+      .def_prop_ro("rank", [](const Comm& c) { return gcomm_comm_rank(c.get()); })
+      .def_prop_ro("size", [](const Comm& c) { return gcomm_comm_size(c.get()); })
+      .def_prop_ro("transport", [](const Comm& c) { return std::string(gcomm_comm_transport(c.get())); })
+      .def_prop_ro("slot_bytes", [](const Comm& c) { return gcomm_comm_slot_bytes(c.get()); })
+      .def_prop_ro("timeout_s", [](const Comm& c) { return gcomm_comm_timeout(c.get()); })
+      .def_prop_ro(
+          "here", [](const Comm& c) { return c.handle->here(); }, "False in a forked child.")
+      .def("close", &close)
+      .def("abort", &abort, "why"_a)
+      .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int | float]"))
+      .def("codec", &resident_codec, "spec"_a, nb::sig("def codec(self, spec: str) -> Codec"),
+           "The codec of this text that lives in the communicator.");
+  m.def("local", &make_local, "n"_a);
+  m.def("token", &new_token);
+  m.def("tcp", &make_tcp, "listener"_a, "rank"_a, "addresses"_a, "token"_a);
+  m.def("env", [] {
+    return make_interruptibly([](gcomm_comm** comm) { return gcomm_comm_create_env(nullptr, comm); });
+  });
+}
+
+}  // namespace gcomm_python

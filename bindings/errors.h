@@ -1,0 +1,32 @@
+// Result codes of the C library -> the exception classes of gcomm.errors.
+#pragma once
+
+#include <nanobind/nanobind.h>
+
+#include <cstdint>
+#include <string>
+
+#include "gcomm/gcomm.h"
+
+namespace gcomm_python {
+
+namespace nb = nanobind;
+
+// A failed call, as the thread that made it saw it: last-error text belongs to the thread.
+struct Failure {
+  gcomm_result result = GCOMM_OK;
+  std::string text;
+  std::int32_t rank = -1;
+
+  static Failure of(gcomm_result result);
+};
+
+// Raises what gcomm.errors.from_result() makes of it. With the GIL.
+[[noreturn]] void raise(const Failure& failure);
+
+// Raises unless result is GCOMM_OK. With the GIL, in the thread that made the call.
+inline void check(gcomm_result result) {
+  if (result != GCOMM_OK) raise(Failure::of(result));
+}
+
+}  // namespace gcomm_python

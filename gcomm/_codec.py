@@ -1,0 +1,167 @@
+"""Codecs as objects."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from . import _native
+from ._arguments import parse_key
+from ._arrays import Array, Dtype, Where, contiguous_copy, contiguous_empty, copy_back, read, require_float
+from ._arrays import require_writable as _require_writable
+from .errors import CodecError
+
+__all__ = ["Codec", "codec"]
+
+_STATE_VERSION = 1
+
+
+class Codec:
+    """A wire format with its transform and options, and its state: call counters and residuals by key.
+
+    Make one with :func:`codec`. A codec object given to a call keeps its state itself (one per model: keys
+    can't collide), a codec given as text has its state in the communicator.
+    """
+
+    __slots__ = ("__weakref__", "_native")
+
+    def __init__(self, spec: str, *, isa: str | None = None) -> None:
+        where = Where("codec", "spec", None)
+        if not isinstance(spec, str):
+            where.mistyped(f"expected a str, got {type(spec).__name__}")
+        self._native = _native.Codec(spec, isa)
+
+    @property
+    def spec(self) -> str:
+        """The codec's text in canonical form."""
+        return self._native.spec
+
+    @property
+    def isa(self) -> str:
+        """The instruction set in use: "scalar", "avx2" or "avx512". All give the same bits."""
+        return self._native.isa
+
+    def __repr__(self) -> str:
+        return f"gcomm.codec({self.spec!r})"
+
+    def encode(self, x: Any, key: str | None = None) -> bytes:
+        """Encodes an array.
+
+        Parameters
+        ----------
+        x : array of float32, bfloat16 or float16
+            Any shape; a copy is made where it is not contiguous.
+        key : str, optional
+            Whose state to use: the call counter of stochastic rounding and the residual of error feedback.
+            Without a key nothing is remembered.
+
+        Returns
+        -------
+        bytes
+            The tiles of docs/wire-format.md, section 1, with no message header.
+        """
+        return self._encode(x, key, None)
+
+    def _encode_at(self, x: Any, *, key: str | None, call: int, element: int, source: int) -> bytes:
+        """Encodes as a collective does, with no state: ``source`` is a rank, or -1 for an owner's sum."""
+        return self._encode(x, key, (call, element, source))
+
+    def _encode(self, x: Any, key: str | None, position: tuple[int, int, int] | None) -> bytes:
+        where = Where("encode", "x", None)
+        array = read(x, where)
+        require_float(array, where, "codecs encode")
+        if not array.contiguous:
+            array = contiguous_copy(array, where)
+        key = parse_key(key, Where("encode", "key", None))
+        return self._native.encode(array.pointer, array.dtype, array.count, key, position)
+
+    def decode(self, data: Any, out: Any) -> Any:
+        """Decodes ``data`` into ``out`` and returns ``out``.
+
+        Parameters
+        ----------
+        data : bytes-like
+            What ``encode`` returned for as many elements as ``out`` has.
+        out : writable array of float32, bfloat16 or float16
+            A finite value beyond its element type saturates.
+
+        Raises
+        ------
+        gcomm.errors.CodecError
+            The length is not right for ``out``.
+        """
+        source = self._encoded(data, "decode")
+        where = Where("decode", "out", None)
+        target = read(out, where)
+        require_float(target, where, "codecs decode to")
+        _require_writable(target, where)
+        written = target if target.contiguous else contiguous_empty(target, where)
+        self._native.decode(source.pointer, source.nbytes, written.pointer, written.dtype, written.count)
+        if written is not target:
+            copy_back(target, written)()
+        return out
+
+    def decode_accumulate(self, data: Any, accumulator: Any) -> Any:
+        """Adds what ``data`` decodes to onto a contiguous float32 array, and returns it."""
+        source = self._encoded(data, "decode_accumulate")
+        where = Where("decode_accumulate", "accumulator", None)
+        target = read(accumulator, where)
+        if target.dtype is not Dtype.float32 or not target.contiguous:
+            where.mistyped(
+                f"expected contiguous float32, got {target.dtype.name} of shape {tuple(target.shape)}"
+            )
+        _require_writable(target, where)
+        self._native.decode_accumulate(source.pointer, source.nbytes, target.pointer, target.count)
+        return accumulator
+
+    @staticmethod
+    def _encoded(data: Any, verb: str) -> Array:
+        where = Where(verb, "data", None)
+        source = read(data, where)
+        if not source.contiguous or source.dtype not in (Dtype.uint8, Dtype.int8):
+            where.mistyped(f"expected contiguous bytes, got {source.dtype.name} of shape {tuple(source.shape)}")
+        return source
+
+    def wire_bytes(self, count: int) -> int:
+        """Bytes that ``count`` elements take; for a format of variable length, at most."""
+        where = Where("wire_bytes", "count", None)
+        if isinstance(count, bool) or not isinstance(count, int):
+            where.mistyped(f"expected an int, got {type(count).__name__}")
+        if count < 0:
+            where.invalid(f"expected 0 or more, got {count}")
+        return self._native.max_encoded_bytes(count)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain objects: {"version", "spec", "state": bytes}."""
+        return {"version": _STATE_VERSION, "spec": self.spec, "state": self._native.save_state()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state_dict`` of a codec of the same text returned.
+
+        Raises
+        ------
+        gcomm.errors.CodecError
+            The state is of another codec, of another version, or damaged.
+        """
+        if state.get("version") != _STATE_VERSION:
+            raise CodecError(f"codec state: expected version {_STATE_VERSION}, got {state.get('version')!r}")
+        if state.get("spec") != self.spec:
+            raise CodecError(f"codec state: expected that of {self.spec!r}, got that of {state.get('spec')!r}")
+        self._native.load_state(bytes(state["state"]))
+
+
+def codec(spec: str | Codec) -> Codec:
+    """Makes a codec from its text.
+
+    Parameters
+    ----------
+    spec : str
+        ``"[transform+]format[:option=value]..."``: ``"int4"``, ``"hadamard+int4"``,
+        ``"fp8_e4m3:rounding=stochastic:ef=1"``; see docs/codecs.md and :func:`gcomm.codecs`.
+
+    Raises
+    ------
+    gcomm.errors.CodecError
+        The text names something unknown; the message lists what is accepted.
+    """
+    return spec if isinstance(spec, Codec) else Codec(spec)

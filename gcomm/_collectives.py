@@ -1,0 +1,320 @@
+"""The calls that the ranks of a communicator make together."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from typing import Any
+
+from . import _native
+from ._arguments import parse_key, parse_op, parse_rank
+from ._arrays import Array, Where
+from ._call import Call, CodecLike, Host, Timeout
+from .errors import UnsupportedError
+from .work import Work
+
+
+class Collectives(Host):
+    """The verbs as methods; :mod:`gcomm.verbs` documents them."""
+
+    def all_reduce(
+        self,
+        tensor: Any,
+        op: Any = "sum",
+        *,
+        codec: CodecLike = "fp8_e4m3",
+        key: str | None = None,
+        out: Any = None,
+        async_op: bool = False,
+        timeout: Timeout = None,
+        controller: Any = None,
+    ) -> Work | None:
+        """Sum or average over all ranks; see :func:`gcomm.all_reduce`."""
+        call = Call(self, "all_reduce", codec, async_op, timeout)
+        if controller is not None:
+            raise UnsupportedError("all_reduce: controller= is not in this version of gcomm", self._rank)
+        number = parse_op(op, call.where("op"))
+        source, target = call.pair(tensor, out)
+        call.require_float(source, "tensor", "sums and averages are of")
+        row = (source.pointer, target.pointer, source.count, parse_key(key, call.where("key")))
+        return call.started(
+            _native.all_reduce(self._native, [row], source.dtype, number, call.codec, call.seconds, call.keep),
+            tensor if out is None else out,
+        )
+
+    def all_reduce_coalesced(
+        self,
+        tensors: Sequence[Any],
+        op: Any = "sum",
+        *,
+        codec: CodecLike = "fp8_e4m3",
+        keys: Sequence[str | None] | None = None,
+        async_op: bool = False,
+        timeout: Timeout = None,
+    ) -> Work | None:
+        """Sums or averages of several arrays in one call; see :func:`gcomm.all_reduce_coalesced`."""
+        call = Call(self, "all_reduce_coalesced", codec, async_op, timeout)
+        number = parse_op(op, call.where("op"))
+        if isinstance(tensors, (str, bytes)) or not isinstance(tensors, Sequence) or not tensors:
+            call.where("tensors").mistyped("expected a list of one or more arrays")
+        if keys is not None and len(keys) != len(tensors):
+            call.where("keys").invalid(f"expected {len(tensors)} keys, one a tensor, got {len(keys)}")
+        rows: list[tuple[int, int, int, str | None]] = []
+        arrays: list[Array] = []
+        for i, (tensor, key) in enumerate(zip(tensors, keys or itertools.repeat(None), strict=False)):
+            name = f"tensors[{i}]"
+            array = call.in_place(tensor, name)
+            call.require_float(array, name, "sums and averages are of")
+            if arrays and array.dtype is not arrays[0].dtype:
+                call.where(name).mistyped(
+                    f"expected {arrays[0].dtype.name} as in tensors[0], got {array.dtype.name}: one "
+                    "call, one type"
+                )
+            for j, other in enumerate(arrays):
+                if array.overlaps(other):
+                    call.where(name).invalid(f"it shares memory with tensors[{j}]")
+            arrays.append(array)
+            rows.append((array.pointer, array.pointer, array.count, parse_key(key, call.where(f"keys[{i}]"))))
+        dtype = arrays[0].dtype
+        return call.started(
+            _native.all_reduce(self._native, rows, dtype, number, call.codec, call.seconds, call.keep),
+            list(tensors),
+        )
+
+    def reduce_scatter_tensor(
+        self,
+        output: Any,
+        input: Any,
+        op: Any = "sum",
+        *,
+        codec: CodecLike = "fp8_e4m3",
+        key: str | None = None,
+        async_op: bool = False,
+        timeout: Timeout = None,
+    ) -> Work | None:
+        """Sum or average, of which each rank gets its part; see :func:`gcomm.reduce_scatter_tensor`."""
+        call = Call(self, "reduce_scatter_tensor", codec, async_op, timeout)
+        number = parse_op(op, call.where("op"))
+        source = call.input(input, "input")
+        target = call.output(output, "output", apart_from=source)
+        call.require_float(source, "input", "sums and averages are of")
+        call.require_like(target, "output", source, "input")
+        if source.count != target.count * self._size:
+            call.where("input").invalid(
+                f"expected {self._size} times output's {target.count} elements, got {source.count}"
+            )
+        return call.started(
+            _native.reduce_scatter(
+                self._native,
+                source.pointer,
+                target.pointer,
+                target.count,
+                source.dtype,
+                number,
+                call.codec,
+                parse_key(key, call.where("key")),
+                call.seconds,
+                call.keep,
+            ),
+            output,
+        )
+
+    def all_gather_into_tensor(
+        self,
+        output_tensor: Any,
+        input_tensor: Any,
+        *,
+        codec: CodecLike = None,
+        key: str | None = None,
+        async_op: bool = False,
+        timeout: Timeout = None,
+    ) -> Work | None:
+        """Everybody's array for everybody; see :func:`gcomm.all_gather_into_tensor`."""
+        call = Call(self, "all_gather_into_tensor", codec, async_op, timeout)
+        target = call.output(output_tensor, "output_tensor")
+        source = call.input(input_tensor, "input_tensor", apart_from=target)
+        call.require_codec_dtype(source, "input_tensor")
+        call.require_like(target, "output_tensor", source, "input_tensor")
+        if target.count != source.count * self._size:
+            call.where("output_tensor").invalid(
+                f"expected {self._size} times input_tensor's {source.count} elements, got {target.count}"
+            )
+        return call.started(
+            _native.all_gather(
+                self._native,
+                source.pointer,
+                target.pointer,
+                source.count,
+                source.dtype,
+                call.codec,
+                parse_key(key, call.where("key")),
+                call.seconds,
+                call.keep,
+            ),
+            output_tensor,
+        )
+
+    def all_to_all_single(
+        self,
+        output: Any,
+        input: Any,
+        output_split_sizes: Sequence[int] | None = None,
+        input_split_sizes: Sequence[int] | None = None,
+        *,
+        codec: CodecLike = None,
+        key: str | None = None,
+        async_op: bool = False,
+        timeout: Timeout = None,
+    ) -> Work | None:
+        """A part of every rank's array for every rank; see :func:`gcomm.all_to_all_single`."""
+        call = Call(self, "all_to_all_single", codec, async_op, timeout)
+        target = call.output(output, "output")
+        source = call.input(input, "input", apart_from=target)
+        call.require_codec_dtype(source, "input")
+        call.require_like(target, "output", source, "input")
+        send_counts = self._split(call.where("input_split_sizes"), "input", source, input_split_sizes)
+        recv_counts = self._split(call.where("output_split_sizes"), "output", target, output_split_sizes)
+        if send_counts[self._rank] != recv_counts[self._rank]:
+            call.where("output_split_sizes").invalid(
+                f"this rank sends itself {send_counts[self._rank]} elements but expects "
+                f"{recv_counts[self._rank]}"
+            )
+        return call.started(
+            _native.all_to_all(
+                self._native,
+                source.pointer,
+                send_counts,
+                target.pointer,
+                recv_counts,
+                source.dtype,
+                call.codec,
+                parse_key(key, call.where("key")),
+                call.seconds,
+                call.keep,
+            ),
+            output,
+        )
+
+    def broadcast(
+        self,
+        tensor: Any,
+        src: int = 0,
+        *,
+        codec: CodecLike = None,
+        key: str | None = None,
+        async_op: bool = False,
+        timeout: Timeout = None,
+    ) -> Work | None:
+        """One rank's array for everybody; see :func:`gcomm.broadcast`."""
+        call = Call(self, "broadcast", codec, async_op, timeout)
+        root = parse_rank(src, self._size, call.where("src"))
+        # Where the root's own values stay as they are, its memory is only read.
+        if root == self._rank and codec is None:
+            array = call.input(tensor, "tensor")
+        else:
+            array = call.in_place(tensor, "tensor")
+        call.require_codec_dtype(array, "tensor")
+        return call.started(
+            _native.broadcast(
+                self._native,
+                array.pointer,
+                array.count,
+                array.dtype,
+                root,
+                call.codec,
+                parse_key(key, call.where("key")),
+                call.seconds,
+                call.keep,
+            ),
+            tensor,
+        )
+
+    def send(
+        self,
+        tensor: Any,
+        dst: int,
+        *,
+        codec: CodecLike = None,
+        key: str | None = None,
+        async_op: bool = False,
+        timeout: Timeout = None,
+    ) -> Work | None:
+        """An array for one rank, which calls :meth:`recv`; see :func:`gcomm.send`."""
+        call = Call(self, "send", codec, async_op, timeout)
+        peer = self._peer(dst, call.where("dst"))
+        array = call.input(tensor, "tensor")
+        call.require_codec_dtype(array, "tensor")
+        return call.started(
+            _native.send(
+                self._native,
+                array.pointer,
+                array.count,
+                array.dtype,
+                peer,
+                call.codec,
+                parse_key(key, call.where("key")),
+                call.seconds,
+                call.keep,
+            ),
+            None,
+        )
+
+    def recv(
+        self,
+        tensor: Any,
+        src: int,
+        *,
+        codec: CodecLike = None,
+        key: str | None = None,
+        async_op: bool = False,
+        timeout: Timeout = None,
+    ) -> Work | None:
+        """An array from one rank, which calls :meth:`send`; see :func:`gcomm.recv`."""
+        call = Call(self, "recv", codec, async_op, timeout)
+        peer = self._peer(src, call.where("src"))
+        array = call.output(tensor, "tensor")
+        call.require_codec_dtype(array, "tensor")
+        return call.started(
+            _native.recv(
+                self._native,
+                array.pointer,
+                array.count,
+                array.dtype,
+                peer,
+                call.codec,
+                parse_key(key, call.where("key")),
+                call.seconds,
+                call.keep,
+            ),
+            tensor,
+        )
+
+    def barrier(self, *, async_op: bool = False, timeout: Timeout = None) -> Work | None:
+        """Waits until every rank has called it."""
+        call = Call(self, "barrier", None, async_op, timeout)
+        return call.started(_native.barrier(self._native, call.seconds, call.keep), None)
+
+    def _peer(self, rank: Any, where: Where) -> int:
+        peer = parse_rank(rank, self._size, where)
+        if peer == self._rank:
+            where.invalid("a rank can't exchange messages with itself")
+        return peer
+
+    def _split(self, where: Where, name: str, array: Array, sizes: Sequence[int] | None) -> list[int]:
+        """Elements for (or from) every rank. Sizes are in rows of the first axis, as in torch."""
+        rows = array.shape[0] if len(array.shape) > 0 else 1
+        row = array.count // rows if rows else 0
+        if sizes is None or len(sizes) == 0:
+            if rows % self._size:
+                where.invalid(
+                    f"needed, as {name}'s first axis of {rows} can't be divided by {self._size} ranks"
+                )
+            return [rows // self._size * row] * self._size
+        if len(sizes) != self._size:
+            where.invalid(f"expected {self._size} sizes, one a rank, got {len(sizes)}")
+        counts = [int(size) for size in sizes]
+        if min(counts) < 0 or sum(counts) != rows:
+            where.invalid(
+                f"expected sizes of 0 or more that add up to {name}'s first axis of {rows}, got {counts}"
+            )
+        return [size * row for size in counts]

@@ -1,0 +1,196 @@
+"""gcomm's C library as Python objects. Private: use the gcomm package."""
+
+from collections.abc import Callable, Sequence
+
+def version() -> str: ...
+def codec_rows() -> list[tuple[str, bool, str, float, int]]: ...
+def transport_rows() -> list[tuple[str, bool, str, float, int]]: ...
+def isa_rows() -> list[tuple[str, bool, str, float, int]]: ...
+
+class Array:
+    """An array seen through DLPack. It keeps the memory alive."""
+
+    @property
+    def pointer(self) -> int: ...
+    @property
+    def count(self) -> int:
+        """Elements."""
+
+    @property
+    def itemsize(self) -> int:
+        """Bytes an element."""
+
+    @property
+    def shape(self) -> list[int]: ...
+    @property
+    def strides(self) -> list[int]:
+        """In elements."""
+
+    @property
+    def type_code(self) -> int:
+        """DLPack's type code."""
+
+    @property
+    def bits(self) -> int:
+        """Bits an element."""
+
+    @property
+    def device_type(self) -> int:
+        """DLPack's; 1 is the CPU."""
+
+    @property
+    def writable(self) -> bool: ...
+
+def describe(array: object | None) -> Array | None: ...
+
+class Codec:
+    def __init__(self, spec: str, isa: str | None = None) -> None: ...
+    @property
+    def spec(self) -> str: ...
+    @property
+    def isa(self) -> str: ...
+    def max_encoded_bytes(self, count: int) -> int: ...
+    def encode(
+        self, pointer: int, dtype: int, count: int, key: str | None, position: tuple[int, int, int] | None
+    ) -> bytes: ...
+    def decode(self, source: int, nbytes: int, pointer: int, dtype: int, count: int) -> None: ...
+    def decode_accumulate(self, source: int, nbytes: int, accumulator: int, count: int) -> None: ...
+    def save_state(self) -> bytes: ...
+    def load_state(self, state: bytes) -> None: ...
+
+class Listener:
+    """An open TCP port, waiting for peers."""
+
+    def __init__(self, master_host: str | None) -> None: ...
+    @property
+    def address(self) -> str: ...
+
+class Comm:
+    @property
+    def rank(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def transport(self) -> str: ...
+    @property
+    def slot_bytes(self) -> int: ...
+    @property
+    def timeout_s(self) -> float: ...
+    @property
+    def here(self) -> bool:
+        """False in a forked child."""
+
+    def close(self) -> None: ...
+    def abort(self, why: str) -> None: ...
+    def stats(self) -> dict[str, int | float]: ...
+    def codec(self, spec: str) -> Codec:
+        """The codec of this text that lives in the communicator."""
+
+def local(n: int) -> list[Comm]: ...
+def token() -> bytes: ...
+def tcp(listener: Listener, rank: int, addresses: Sequence[str], token: bytes) -> Comm: ...
+def env() -> Comm: ...
+def all_reduce(
+    comm: Comm,
+    tensors: Sequence[tuple[int, int, int, str | None]],
+    dtype: int,
+    op: int,
+    codec: Codec | None,
+    timeout_s: float,
+    keep: object,
+) -> Work: ...
+def reduce_scatter(
+    comm: Comm,
+    input: int,
+    output: int,
+    count: int,
+    dtype: int,
+    op: int,
+    codec: Codec | None,
+    key: str | None,
+    timeout_s: float,
+    keep: object,
+) -> Work: ...
+def all_gather(
+    comm: Comm,
+    input: int,
+    output: int,
+    count: int,
+    dtype: int,
+    codec: Codec | None,
+    key: str | None,
+    timeout_s: float,
+    keep: object,
+) -> Work: ...
+def all_to_all(
+    comm: Comm,
+    input: int,
+    send_counts: Sequence[int],
+    output: int,
+    recv_counts: Sequence[int],
+    dtype: int,
+    codec: Codec | None,
+    key: str | None,
+    timeout_s: float,
+    keep: object,
+) -> Work: ...
+def broadcast(
+    comm: Comm,
+    data: int,
+    count: int,
+    dtype: int,
+    root: int,
+    codec: Codec | None,
+    key: str | None,
+    timeout_s: float,
+    keep: object,
+) -> Work: ...
+def send(
+    comm: Comm,
+    data: int,
+    count: int,
+    dtype: int,
+    peer: int,
+    codec: Codec | None,
+    key: str | None,
+    timeout_s: float,
+    keep: object,
+) -> Work: ...
+def recv(
+    comm: Comm,
+    data: int,
+    count: int,
+    dtype: int,
+    peer: int,
+    codec: Codec | None,
+    key: str | None,
+    timeout_s: float,
+    keep: object,
+) -> Work: ...
+def barrier(comm: Comm, timeout_s: float, keep: object) -> Work: ...
+
+class Work:
+    def wait(self, timeout_s: float | None) -> bool: ...
+    def is_completed(self) -> bool: ...
+    def stats(self) -> dict[str, int | float | str | bool]: ...
+    def on_complete(self, fn: Callable[[], object]) -> None:
+        """Has fn() called by a thread that runs next_completion(), once the work is complete."""
+
+def next_completion() -> Callable[[], object] | None: ...
+def waiting_threads() -> int: ...
+def release_finished() -> None: ...
+def stop_completions() -> None: ...
+def after_fork_in_child() -> None: ...
+def interpreter_ends() -> None: ...
+def callbacks(transport: object, name: str, rank: int, size: int, overhead_bytes: int) -> Comm: ...
+
+PING_PONG: int = 0
+
+ONE_WAY: int = 1
+
+BIDIRECTIONAL: int = 2
+
+def link_probe(
+    comm: Comm, peer: int, initiator: bool, pattern: int, bytes: int, iterations: int
+) -> list[float]:
+    """Seconds of each exchange (the other side: zeros)."""

@@ -1,0 +1,169 @@
+"""From a torch process group to a communicator: rendezvous, and one communicator a group for the verbs."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+import sys
+import threading
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from . import _native
+from .errors import GcommError, InvalidArgumentError, MismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from .communicator import Communicator
+
+_TRANSPORTS = ("auto", "tcp", "torch", "nccl")
+
+_communicators: weakref.WeakKeyDictionary[Any, Communicator] = weakref.WeakKeyDictionary()
+# Held while a communicator is made: two threads that use a group for the first time must make one.
+_lock = threading.RLock()
+
+
+def resolve(group: Any, verb: str) -> Communicator:
+    """The communicator behind a verb's ``group`` argument; made collectively at a torch group's first use."""
+    from .communicator import Communicator
+
+    if isinstance(group, Communicator):
+        return group
+    group = _torch_group(group, verb)
+    found = _communicators.get(group)
+    if found is None:
+        with _lock:
+            found = _communicators.get(group)
+            if found is None:
+                found = _communicators[group] = Communicator.from_torch(group)
+    return found
+
+
+def to_group_rank(group: Any, rank: Any, verb: str, name: str) -> Any:
+    """A global rank as a rank of the group, as torch counts in broadcast, send and recv."""
+    from .communicator import Communicator
+
+    if isinstance(group, Communicator) or isinstance(rank, bool) or not isinstance(rank, int):
+        return rank
+    dist = distributed()
+
+    group = _torch_group(group, verb)
+    ranks = dist.get_process_group_ranks(group)
+    if rank not in ranks:
+        raise InvalidArgumentError(
+            f"{verb}: argument '{name}' on rank {dist.get_rank(group)}: global rank {rank} is not in the "
+            f"group, whose global ranks are {ranks}"
+        )
+    return ranks.index(rank)
+
+
+def distributed() -> Any:
+    # Any: torch's stubs don't say that the stores are public.
+    import torch.distributed as dist
+
+    return dist
+
+
+def _torch_group(group: Any, verb: str) -> Any:
+    if type(group).__module__.startswith("mpi4py"):
+        raise UnsupportedError(f"{verb}: mpi4py communicators are not in this version of gcomm")
+    if "torch.distributed" not in sys.modules and group is not None:
+        raise InvalidArgumentError(
+            f"{verb}: group is no torch process group and no gcomm.Communicator: {group!r}"
+        )
+    dist = distributed()
+
+    if not dist.is_available() or not dist.is_initialized():
+        raise InvalidArgumentError(
+            f"{verb}: torch.distributed has no default group; call init_process_group first, or pass "
+            "group=gcomm.Communicator.from_env()"
+        )
+    if group is None:
+        return dist.group.WORLD
+    if group is dist.GroupMember.NON_GROUP_MEMBER:
+        raise InvalidArgumentError(
+            f"{verb}: rank {dist.get_rank()} is not a member of the group that it was given"
+        )
+    if not isinstance(group, dist.ProcessGroup):
+        raise InvalidArgumentError(
+            f"{verb}: group is no torch process group and no gcomm.Communicator: {group!r}"
+        )
+    return group
+
+
+def connect(group: Any, transport: str) -> _native.Comm:
+    """Connects the ranks of a group. Collective; only torch's public interface is used."""
+    dist = distributed()
+
+    if transport not in _TRANSPORTS:
+        raise InvalidArgumentError(f"from_torch: transport: expected one of {_TRANSPORTS}, got {transport!r}")
+    if transport == "nccl":
+        raise UnsupportedError("from_torch: transport='nccl' is not in this version of gcomm")
+    group = _torch_group(group, "from_torch")
+    kind = "torch" if transport == "torch" else "tcp"
+    rank, size = dist.get_rank(group), dist.get_world_size(group)
+
+    mine: dict[str, Any] = {
+        "kind": kind,
+        "version": _native.version(),
+        "error": None,
+        "host": socket.gethostname(),
+    }
+    listener: _native.Listener | None = None
+    try:
+        if kind == "tcp":
+            listener = _native.Listener(_master_host(group))
+            mine["address"] = listener.address
+        if rank == 0:
+            mine["token"] = _native.token()
+    except GcommError as error:
+        mine["error"] = str(error)
+    everybody: list[Any] = [None] * size
+    dist.all_gather_object(everybody, mine, group)
+
+    _check_agreement(everybody, rank)
+    if listener is None:
+        from ._torch_transport import connect_gloo
+
+        return connect_gloo(group, everybody[0]["token"].hex())
+    addresses = [each["address"] for each in everybody]
+    _check_reachable(everybody, addresses)
+    return _native.tcp(listener, rank, addresses, everybody[0]["token"])
+
+
+def _check_agreement(everybody: list[dict[str, Any]], rank: int) -> None:
+    for at, each in enumerate(everybody):
+        if each["error"] is not None:
+            raise GcommError(f"from_torch: rank {at} can't take part: {each['error']}", at)
+    for name, what in (("version", "gcomm version"), ("kind", "transport")):
+        values = [each[name] for each in everybody]
+        if len(set(values)) > 1:
+            text = ", ".join(f"rank {at}: {value}" for at, value in enumerate(values))
+            raise MismatchError(f"from_torch: the ranks differ in {what} ({text})", rank)
+
+
+def _check_reachable(everybody: list[dict[str, Any]], addresses: list[str]) -> None:
+    """A loopback address is of no use to another host: say so, rather than wait for a timeout."""
+    if len({each["host"] for each in everybody}) == 1:
+        return
+    for at, address in enumerate(addresses):
+        if ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
+            raise GcommError(
+                f"from_torch: rank {at} on host {everybody[at]['host']} offers {address}, which other "
+                "hosts can't reach; set GCOMM_SOCKET_IFNAME to the interface that they share",
+                at,
+            )
+
+
+def _master_host(group: Any) -> str | None:
+    """The host of the group's store, where it has one: the route to it picks the interface."""
+    dist = distributed()
+
+    store = group_store(group)
+    while isinstance(store, dist.PrefixStore):
+        store = store.underlying_store
+    return store.host if isinstance(store, dist.TCPStore) else None
+
+
+def group_store(group: Any) -> Any:
+    """The store that the group's ranks met at, or None in a torch that doesn't tell."""
+    return group.get_group_store() if hasattr(group, "get_group_store") else None

@@ -1,0 +1,175 @@
+"""Communicators: a set of ranks and the connections between them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import Any
+
+from . import _lifecycle, _native
+from ._arrays import Where
+from ._collectives import Collectives
+from .errors import CodecError, UnsupportedError
+
+__all__ = ["Communicator"]
+
+_STATE_VERSION = 1
+
+
+class Communicator(Collectives):
+    """Ranks that make the same calls in the same order.
+
+    Made by :meth:`from_torch`, :meth:`from_env` or :meth:`local`; a context manager that closes at its end. The
+    verbs of the package are its methods, with ranks counted within the communicator. All of them may be called
+    from several threads; calls are carried out in the order in which they were made.
+
+    Every array is checked before anything is sent. Contiguous memory is used in place. Where a torch or numpy
+    array is not contiguous, a copy travels and the result is copied back; ``stats["copied_bytes"]`` counts
+    that. Results can't be written to arrays that are read-only or whose elements share memory (expanded views).
+    """
+
+    def __init__(self, native: _native.Comm) -> None:
+        super().__init__(native)
+        self._transport = native.transport
+        _lifecycle.register(self)
+
+    # ---- making ---------------------------------------------------------------------------------------------
+
+    @classmethod
+    def from_torch(
+        cls,
+        group: Any = None,
+        transport: str = "auto",
+        two_level: bool = False,
+        node_of: Sequence[int] | Callable[[int], int] | None = None,
+    ) -> Communicator:
+        """A communicator of the ranks of a torch process group; a collective call.
+
+        Parameters
+        ----------
+        group : torch.distributed.ProcessGroup, optional
+            The default group if not given. The group is used to exchange addresses, and is not needed
+            afterwards.
+        transport : {"auto", "tcp", "torch", "nccl"}
+            "tcp": sockets of gcomm's own (what "auto" takes on CPUs). "torch": torch's own send and receive,
+            over a private gloo group, for networks that only torch reaches.
+        two_level, node_of
+            Not in this version.
+
+        Raises
+        ------
+        gcomm.errors.MismatchError
+            Ranks asked for different transports.
+        gcomm.errors.UnsupportedError
+            The transport is not in this version.
+        """
+        from . import _torch_group
+
+        if two_level or node_of is not None:
+            raise UnsupportedError("from_torch: two_level and node_of are not in this version of gcomm")
+        return cls(_torch_group.connect(group, transport))
+
+    @classmethod
+    def from_env(cls) -> Communicator:
+        """A communicator from RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT, over TCP. Needs no torch."""
+        return cls(_native.env())
+
+    @classmethod
+    def from_mpi(cls, comm: Any) -> Communicator:
+        """Not in this version."""
+        raise UnsupportedError(
+            "from_mpi: MPI is not in this version of gcomm; from_env() and from_torch() work"
+        )
+
+    @classmethod
+    def from_nccl(cls, unique_id: bytes, rank: int, size: int) -> Communicator:
+        """Not in this version."""
+        raise UnsupportedError("from_nccl: NCCL is not in this version of gcomm")
+
+    @classmethod
+    def local(cls, n: int) -> list[Communicator]:
+        """Communicators of n ranks that are threads of this process: rank i uses the i-th."""
+        where = Where("local", "n", None)
+        if isinstance(n, bool) or not isinstance(n, int):
+            where.mistyped(f"expected an int, got {type(n).__name__}")
+        if n < 1:
+            where.invalid(f"expected at least 1, got {n}")
+        return [cls(native) for native in _native.local(n)]
+
+    # ---- asking and ending ----------------------------------------------------------------------------------
+
+    @property
+    def rank(self) -> int:
+        """Number of this process among the communicator's ranks."""
+        return self._rank
+
+    @property
+    def size(self) -> int:
+        """The number of ranks."""
+        return self._size
+
+    @property
+    def transport(self) -> str:
+        """The name of what carries the bytes: "tcp", "local" or "torch"."""
+        return self._transport
+
+    @property
+    def stats(self) -> Mapping[str, int | float]:
+        """Sums over all calls so far.
+
+        calls, raw_path_calls, raw_bytes (what the same calls send uncompressed), wire_bytes (sent by this rank,
+        everything counted), encode_s, comm_s, decode_s, plans and workspace_bytes (in the cache now),
+        copied_bytes (of arrays that were not contiguous).
+        """
+        return {**self._native.stats(), "copied_bytes": self._copied_bytes}
+
+    def __repr__(self) -> str:
+        return f"<gcomm.Communicator rank {self._rank} of {self._size} over {self._transport}>"
+
+    def close(self) -> None:
+        """Completes what is queued, says goodbye to the peers and ends the threads. Can be called again."""
+        self._native.close()
+
+    def __enter__(self) -> Communicator:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if kind is None:
+            self.close()
+        else:
+            # Peers wait for calls that will not come: tell them, rather than wait for them in turn.
+            self.abort(f"rank {self._rank} left with {kind.__name__}: {error}")
+            self.close()
+
+    def state_dict(self) -> dict[str, Any]:
+        """State of this rank: that of the codecs that were given as text.
+
+        Plain objects: {"version", "rank", "size", "codecs": {text: bytes}}. Residuals differ between ranks:
+        every rank saves and loads its own.
+        """
+        with self._lock:
+            codecs = {codec.spec: codec for codec in self._codecs.values()}
+        return {
+            "version": _STATE_VERSION,
+            "rank": self._rank,
+            "size": self._size,
+            "codecs": {spec: codec.save_state() for spec, codec in codecs.items()},
+        }
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Takes over what ``state_dict`` returned on this rank of a communicator of the same size.
+
+        Raises
+        ------
+        gcomm.errors.CodecError
+            The state is another rank's, of another size or version, or damaged.
+        """
+        for name, here in (("version", _STATE_VERSION), ("rank", self._rank), ("size", self._size)):
+            if state.get(name) != here:
+                raise CodecError(
+                    f"communicator state: expected {name} {here}, got {state.get(name)!r}", self._rank
+                )
+        for spec, saved in state["codecs"].items():
+            self._resident_codec(spec).load_state(bytes(saved))

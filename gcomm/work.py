@@ -1,0 +1,159 @@
+"""A call in flight."""
+
+from __future__ import annotations
+
+import concurrent.futures
+import datetime
+import sys
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+from . import _completion, _native
+from ._arguments import parse_timeout
+from ._arrays import Where
+from .errors import GcommError, TimeoutError
+
+if TYPE_CHECKING:
+    from ._call import Host
+
+__all__ = ["Work"]
+
+
+class Work:
+    """An asynchronous call.
+
+    The arrays that it uses stay alive until it completes, whatever becomes of this object.
+
+    An output that is not contiguous gets its values when :meth:`wait` returns, :meth:`is_completed` says True
+    or the future is done.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_comm",
+        "_error",
+        "_finishers",
+        "_future",
+        "_lock",
+        "_native",
+        "_result",
+        "_verb",
+    )
+
+    def __init__(
+        self,
+        native: _native.Work,
+        comm: Host,
+        verb: str,
+        result: Any,
+        finishers: Sequence[Callable[[], None]],
+    ) -> None:
+        self._native = native
+        self._comm = comm
+        self._verb = verb
+        self._result = result
+        self._finishers = finishers
+        self._lock = threading.Lock()
+        self._future: Any = None
+        self._error: GcommError | None = None
+
+    def wait(self, timeout: float | datetime.timedelta | None = None) -> bool:
+        """Waits until the call has completed; raises what it failed with.
+
+        Ctrl-C interrupts a wait. The call goes on then; ``Communicator.abort()`` gives it up.
+
+        Parameters
+        ----------
+        timeout : float or timedelta, optional
+            Seconds from now; until the call's own deadline if not given. When they pass, the communicator is
+            closed on this rank and the others get an AbortedError.
+
+        Returns
+        -------
+        bool
+            True.
+
+        Raises
+        ------
+        gcomm.errors.TimeoutError
+            The time passed, here or in the call itself.
+        gcomm.errors.GcommError
+            Whatever else the call failed with.
+        """
+        seconds = parse_timeout(timeout, Where("wait", "timeout", self._comm._rank))
+        if self._error is not None:
+            raise self._error
+        if not self._native.wait(seconds):
+            self._error = TimeoutError(
+                f"{self._verb} on rank {self._comm._rank} did not complete within {seconds:g} s of waiting; "
+                "the communicator is closed"
+            )
+            self._comm.abort(f"rank {self._comm._rank} gave up waiting for {self._verb} after {seconds:g} s")
+            raise self._error
+        self._finish()
+        return True
+
+    def is_completed(self) -> bool:
+        """Whether the call has completed, well or not. Never waits."""
+        if not self._native.is_completed():
+            return False
+        if self._finishers:
+            try:
+                self._native.wait(0.0)
+            except GcommError:
+                return True
+            self._finish()
+        return True
+
+    def get_future(self) -> Any:
+        """A future that gets the result, or the exception.
+
+        Returns
+        -------
+        torch.futures.Future or concurrent.futures.Future
+            torch's where the result is made of torch tensors. The result is the array that was written (a list
+            of them for all_reduce_coalesced; None for send and barrier). Its callbacks run in a thread of
+            gcomm's own, so that nothing that they do holds up a transfer.
+        """
+        with self._lock:
+            if self._future is not None:
+                return self._future
+            self._future = future = _new_future(self._result)
+        _completion.ensure_thread()
+        self._native.on_complete(self._resolve)
+        return future
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """What the call took; complete once the call is.
+
+        raw_bytes (what the same call sends uncompressed) and wire_bytes (sent by this rank, everything
+        counted), encode_s, comm_s, decode_s (seconds in the codec, waiting for the transport, and in the codec
+        again with the sum), total_s (from the call to its completion), path ("raw" or "direct"), nonfinite
+        (whether some rank's input held a NaN or an Inf).
+        """
+        return self._native.stats()
+
+    def _finish(self) -> None:
+        with self._lock:
+            finishers, self._finishers = self._finishers, ()
+            for finish in finishers:
+                finish()
+
+    def _resolve(self) -> None:
+        try:
+            self.wait()
+        except GcommError as error:
+            self._future.set_exception(error)
+        else:
+            self._future.set_result(self._result)
+
+
+def _new_future(result: Any) -> Any:
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        first = result[0] if isinstance(result, (list, tuple)) and result else result
+        if first is None or isinstance(first, torch.Tensor):
+            return torch.futures.Future()
+    return concurrent.futures.Future()
