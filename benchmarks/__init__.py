@@ -1,0 +1,1 @@
+"""Benchmarks with targets: one driver, one row a case. ``python -m benchmarks list`` shows them."""

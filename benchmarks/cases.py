@@ -1,0 +1,160 @@
+"""The cases: what is run, and what it must reach."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from benchmarks.driver import Case, Network, Row, Target
+
+Figure = Callable[[Sequence[Row]], float]
+
+# Bytes of fp32 over bytes of the format: how much faster an exchange can get that is bound by bytes.
+BYTE_LIMIT = {"fp8_e4m3": 3.94, "nvfp4": 7.10}
+
+
+def _only(rows: Sequence[Row], **wanted: object) -> Row:
+    (row,) = (row for row in rows if all(row[key] == value for key, value in wanted.items()))
+    return row
+
+
+def _over_memcpy(codec: str, part: str) -> Figure:
+    def figure(rows: Sequence[Row]) -> float:
+        row = _only(rows, codec=codec)
+        return float(row[f"{part}_gbps"] / row["memcpy_gbps"])
+
+    return figure
+
+
+def _speedup(codec: str, nbytes: int, limit: float = 1.0) -> Figure:
+    """Times that ``codec`` is faster than torch, as a part of ``limit``."""
+
+    def figure(rows: Sequence[Row]) -> float:
+        ours, torch = (_only(rows, codec=name, bytes=nbytes) for name in (codec, "baseline:torch"))
+        return float(torch["time_us"] / ours["time_us"] / limit)
+
+    return figure
+
+
+def _value(key: str, **wanted: object) -> Figure:
+    def figure(rows: Sequence[Row]) -> float:
+        return float(_only(rows, **wanted)[key])
+
+    return figure
+
+
+def _largest(key: str) -> Figure:
+    def figure(rows: Sequence[Row]) -> float:
+        return max(float(row[key]) for row in rows)
+
+    return figure
+
+
+# ---- codecs --------------------------------------------------------------------------------------------------
+
+_CODEC_TARGETS = {
+    0.85: ("int8", "bf16"),
+    0.7: ("fp8_e4m3", "mxfp8"),
+    0.5: ("int6", "int4", "int3", "int2", "mxfp4", "nvfp4"),
+}
+
+
+def _codec_targets() -> tuple[Target, ...]:
+    targets = [
+        Target(f"{codec} {part} / memcpy", _over_memcpy(codec, part), limit)
+        for limit, codecs in _CODEC_TARGETS.items()
+        for codec in codecs
+        for part in ("encode", "decode_accumulate")
+    ]
+    return (*targets, Target("hadamard+int8 encode / memcpy", _over_memcpy("hadamard+int8", "encode"), 0.5))
+
+
+# ---- all_reduce against torch --------------------------------------------------------------------------------
+
+MIB_64 = 64 << 20
+
+
+def _all_reduce(transport: str, ranks: int, wanted: float) -> Case:
+    return Case(
+        f"all_reduce_{transport}_{ranks}",
+        f"all_reduce of 64 MiB fp32 on loopback, {ranks} ranks, transport {transport}, against torch over gloo",
+        f"gcomm bench all_reduce --nproc {ranks} --transport {transport} -b 64M -n 20 -w 3 "
+        "--codec fp8_e4m3,nvfp4 --baseline torch",
+        tuple(
+            Target(f"{codec} times faster than torch", _speedup(codec, MIB_64), wanted)
+            for codec in ("fp8_e4m3", "nvfp4")
+        ),
+        runs=5,
+    )
+
+
+def _slow_link(ranks: int, part: float) -> Case:
+    return Case(
+        f"all_reduce_1gbit_{ranks}",
+        f"all_reduce of 64 MiB fp32 over 1 Gbit/s links, {ranks} ranks: times faster than torch",
+        "gcomm bench all_reduce -b 64M -n 5 -w 1 --codec fp8_e4m3,nvfp4 --baseline torch",
+        tuple(
+            Target(f"{codec} speed-up / {limit}", _speedup(codec, MIB_64, limit), part)
+            for codec, limit in BYTE_LIMIT.items()
+        ),
+        network=Network(ranks, "1gbit"),
+    )
+
+
+def _small(ranks: int) -> Case:
+    sizes = (4, 64, 1024, 4096)
+    return Case(
+        f"small_{ranks}",
+        f"all_reduce of 4 KiB and less on loopback, {ranks} ranks, against torch over gloo",
+        f"gcomm bench all_reduce --nproc {ranks} -b 4 -e 4K -f 2 -n 300 -w 50 -m 10 "
+        "--codec fp8_e4m3 --baseline torch",
+        tuple(Target(f"{size} B times faster than torch", _speedup("fp8_e4m3", size), 1.0) for size in sizes),
+        runs=5,
+    )
+
+
+CASES = {
+    case.name: case
+    for case in (
+        Case(
+            "codec_speed",
+            "one thread's codec speed on 256 MiB of fp32, as a part of memcpy's in the same run",
+            "gcomm bench codec -b 256M -n 7",
+            _codec_targets(),
+        ),
+        _all_reduce("tcp", 2, 2.5),
+        _all_reduce("tcp", 4, 2.0),
+        _all_reduce("torch", 2, 2.0),
+        _slow_link(2, 0.93),
+        _slow_link(4, 0.88),
+        _small(2),
+        _small(4),
+        Case(
+            "spinning_thread",
+            "an exchange while a Python thread spins in each of 2 ranks, against the same exchange without",
+            "python -m benchmarks.programs.spin",
+            (Target("slowed by", _value("slowdown", bytes=65536), 1.2, at_most=True),),
+            runs=5,
+        ),
+        Case(
+            "workspace",
+            "workspace of an all_reduce beyond twice the encoded bytes",
+            "python -m benchmarks.programs.workspace",
+            (Target("largest excess", _largest("excess_mib"), 16.0, unit="MiB", at_most=True),),
+            runs=1,
+        ),
+        Case(
+            "memory",
+            "resident memory over 10,000 calls of mixed sizes, codecs and verbs",
+            "python -m benchmarks.programs.memory",
+            (Target("growth after the first 1,000", _largest("growth_mib"), 1.0, unit="MiB", at_most=True),),
+            runs=1,
+        ),
+        Case(
+            "link",
+            "latency and bandwidth of the bare TCP transport on loopback, 2 ranks",
+            "gcomm bench link --nproc 2 -n 200",
+            (),
+            runs=1,
+        ),
+    )
+}

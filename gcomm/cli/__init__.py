@@ -1,0 +1,24 @@
+"""The ``gcomm`` command: bench, doctor and demo."""
+
+from __future__ import annotations
+
+import click
+
+import gcomm
+from gcomm.cli.bench import bench
+from gcomm.cli.bench_codec import codec
+from gcomm.cli.bench_link import link
+from gcomm.cli.demo import demo
+from gcomm.cli.doctor import doctor
+
+
+@click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.version_option(gcomm.__version__, prog_name="gcomm")
+def main() -> None:
+    """Compressed collectives: measure them, look at what this machine offers, see a model train with them."""
+
+
+bench.add_command(codec)
+bench.add_command(link)
+for _command in (bench, doctor, demo):
+    main.add_command(_command)

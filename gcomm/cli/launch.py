@@ -1,0 +1,219 @@
+"""Starts the ranks of a command: as processes, as threads, or not at all under torchrun.
+
+A *target* is a function ``target(world, config, emit)`` that runs on every rank. ``emit`` takes a small mapping
+that can be written as JSON; what rank 0 emits reaches ``on_message`` in the process that the user started, in
+order. What the other ranks emit is dropped.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, cast
+
+import gcomm
+from gcomm.cli.world import World, open_world
+
+Message = dict[str, Any]
+Emit = Callable[[Message], None]
+Target = Callable[[World, Message, Emit], None]
+
+_GRACE_S = 10.0  # for the other ranks to report, after one has failed
+
+
+class RankFailedError(Exception):
+    """A rank ended with an error; the rank itself has already said which on stderr."""
+
+    def __init__(self, rank: int, code: int) -> None:
+        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+        super().__init__(f"rank {rank} {how}")
+
+
+@dataclass(frozen=True)
+class Ranks:
+    """The ranks that a command wants.
+
+    Attributes
+    ----------
+    transport:
+        ``"tcp"``, ``"torch"`` or ``"local"``.
+    nproc:
+        How many to start; 0 where a launcher has started them.
+    torch_group:
+        They need torch's default group, too.
+    """
+
+    transport: str
+    nproc: int
+    torch_group: bool = False
+
+
+def run_ranks(target: str, config: Message, ranks: Ranks, on_message: Emit) -> None:
+    """Run ``target`` (``"module:function"``) on every rank and return when all have ended.
+
+    Under a launcher this process is one rank. Otherwise the ranks are started: threads for transport
+    ``"local"``, else processes.
+
+    Raises
+    ------
+    RankFailedError
+        A rank failed; the others were ended.
+    """
+    if ranks.transport == "local":
+        _run_threads(target, config, ranks.nproc, on_message)
+    elif ranks.nproc == 0:
+        with open_world(ranks.transport, torch_group=ranks.torch_group) as world:
+            find_target(target)(world, config, on_message if world.rank == 0 else _drop)
+    else:
+        _run_processes(target, config, ranks, on_message)
+
+
+def find_target(name: str) -> Target:
+    """The function that ``"module:function"`` names."""
+    module, _, function = name.partition(":")
+    return cast(Target, getattr(importlib.import_module(module), function))
+
+
+def describe(rank: int, error: BaseException) -> str:
+    """What a rank says of the error that ends it: one line for what gcomm raises, else the traceback."""
+    if isinstance(error, gcomm.errors.GcommError):
+        return f"rank {rank}: {type(error).__name__}: {error}"
+    text = "".join(traceback.format_exception(error)).rstrip()
+    return "\n".join(f"rank {rank}: {line}" for line in text.splitlines())
+
+
+def _drop(_message: Message) -> None:
+    pass
+
+
+# ---- threads -------------------------------------------------------------------------------------------------
+
+
+def _run_threads(target: str, config: Message, nproc: int, on_message: Emit) -> None:
+    function = find_target(target)
+    comms = gcomm.Communicator.local(nproc)
+    failed: list[int] = []
+
+    def run(rank: int) -> None:
+        try:
+            function(World(comms[rank], False), config, on_message if rank == 0 else _drop)
+        except Exception as error:
+            failed.append(rank)
+            print(describe(rank, error), file=sys.stderr)
+            comms[rank].abort(f"rank {rank}: {type(error).__name__}: {error}")
+
+    threads = [
+        threading.Thread(target=run, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(nproc)
+    ]
+    try:
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            while thread.is_alive():  # a join with a time limit lets Ctrl-C through
+                thread.join(0.5)
+    except KeyboardInterrupt:
+        for comm in comms:
+            comm.abort("interrupted")
+        raise
+    if failed:
+        raise RankFailedError(failed[0], 1)
+    for comm in comms:
+        comm.close()
+
+
+# ---- processes -----------------------------------------------------------------------------------------------
+
+
+def _run_processes(target: str, config: Message, ranks: Ranks, on_message: Emit) -> None:
+    reading, writing = os.pipe()
+    job = json.dumps(
+        {"target": target, "config": config, "transport": ranks.transport, "torch_group": ranks.torch_group}
+    )
+    environment = {
+        "OMP_NUM_THREADS": "1",
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": str(_free_port()),
+        **_inherited(),
+    }
+    processes: list[subprocess.Popen[bytes]] = []
+    try:
+        for rank in range(ranks.nproc):
+            pipe = (writing,) if rank == 0 else ()
+            processes.append(
+                subprocess.Popen(
+                    [sys.executable, "-m", "gcomm.cli.rank", job, str(writing if rank == 0 else -1)],
+                    env={
+                        **environment,
+                        "RANK": str(rank),
+                        "WORLD_SIZE": str(ranks.nproc),
+                        "LOCAL_RANK": str(rank),
+                    },
+                    stdin=subprocess.DEVNULL,
+                    pass_fds=pipe,
+                )
+            )
+        os.close(writing)
+        writing = -1
+        reader = threading.Thread(target=_read_messages, args=(reading, on_message), daemon=True)
+        reader.start()
+        _wait_for_all(processes)
+        reader.join()
+    finally:
+        _end_all(processes)
+        if writing >= 0:
+            os.close(writing)
+
+
+def _inherited() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def _read_messages(descriptor: int, on_message: Emit) -> None:
+    with os.fdopen(descriptor, encoding="utf-8") as stream:
+        for line in stream:
+            on_message(json.loads(line))
+
+
+def _wait_for_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    first: tuple[int, int] | None = None
+    give_up = float("inf")
+    while any(process.poll() is None for process in processes):
+        if first is None:
+            first = next(((rank, p.returncode) for rank, p in enumerate(processes) if p.returncode), None)
+            give_up = time.monotonic() + _GRACE_S if first else give_up
+        if time.monotonic() > give_up:
+            break
+        time.sleep(0.02)
+    first = first or next(((rank, p.returncode) for rank, p in enumerate(processes) if p.returncode), None)
+    if first is not None:
+        raise RankFailedError(*first)
+
+
+def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:
+    """Ends what still runs: politely, then not."""
+    for process in processes:
+        if process.poll() is None:
+            process.terminate()
+    deadline = time.monotonic() + 3.0
+    for process in processes:
+        try:
+            process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()

@@ -1,0 +1,130 @@
+"""Plots of benchmark rows (PNG, matplotlib)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from gcomm.cli.sizes import format_bytes
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+Row = dict[str, Any]
+
+_MARKERS = "osD^vP*X"
+
+
+def require_matplotlib() -> None:
+    """Stop with a clear error where a plot is asked for and matplotlib is missing."""
+    from importlib.util import find_spec
+
+    if find_spec("matplotlib") is None:
+        raise click.UsageError("--plot needs matplotlib, which is not installed: pip install 'gcomm[bench]'")
+
+
+def new_figure(columns: int, width: float) -> tuple[Any, Any]:
+    """A figure with ``columns`` axes beside each other, ``width`` inches wide, drawn without a display."""
+    import matplotlib as mpl
+
+    mpl.use("Agg")
+    from matplotlib import pyplot as plt
+
+    return plt.subplots(1, columns, figsize=(width, 4.6), layout="constrained")
+
+
+def save_figure(figure: Any, path: str) -> None:
+    """Write the figure as PNG and free it."""
+    from matplotlib import pyplot as plt
+
+    figure.savefig(path, dpi=130)
+    plt.close(figure)
+
+
+def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    axes.set_xscale("log", base=2)
+    shown = sizes if len(sizes) <= 9 else sizes[:: -(-len(sizes) // 9)]
+    axes.set_xticks(list(shown), [format_bytes(size) for size in shown], rotation=35, ha="right")
+    axes.minorticks_off()
+    axes.set_xlabel("size")
+    axes.grid(visible=True, alpha=0.3)
+
+
+def _lines(axes: Axes, rows: Sequence[Row], label: str, *, y: str, scale: float = 1.0) -> None:
+    for number, name in enumerate(dict.fromkeys(row[label] for row in rows)):
+        points = sorted((row["bytes"], row[y] * scale) for row in rows if row[label] == name and row["bytes"])
+        baseline = str(name).startswith("baseline")
+        axes.plot(
+            [point[0] for point in points],
+            [point[1] for point in points],
+            marker=_MARKERS[number % len(_MARKERS)],
+            markersize=5,
+            color="0.35" if baseline else f"C{number}",
+            linestyle="--" if baseline else "-",
+            label=str(name),
+        )
+
+
+def plot_collective(rows: Sequence[Row], path: str) -> None:
+    """Time and bus bandwidth against size, one line a codec."""
+    figure, (left, right) = new_figure(2, 11.0)
+    sizes = sorted({row["bytes"] for row in rows if row["bytes"] > 0})
+    _lines(left, rows, "codec", y="time_us", scale=1e-3)
+    left.set_yscale("log")
+    left.set_ylabel("time (ms)")
+    _lines(right, rows, "codec", y="busbw")
+    right.set_ylabel("bus bandwidth (GB/s of uncompressed data)")
+    right.set_ylim(bottom=0)
+    for axes in (left, right):
+        _size_axis(axes, sizes)
+    left.legend()
+    first = next((row for row in rows if not row["codec"].startswith("baseline")), rows[0])
+    figure.suptitle(
+        f"{first['collective']}, {first['world_size']} ranks, {first['transport']}, {first['dtype']}",
+        fontsize=12,
+    )
+    save_figure(figure, path)
+
+
+def plot_codec(rows: Sequence[Row], path: str) -> None:
+    """Encode, decode and decode_accumulate of each codec, with memcpy for comparison."""
+    figure, axes = new_figure(1, max(7.0, 2.0 + 0.75 * len(rows)))
+    parts = (
+        ("encode", "encode_gbps"),
+        ("decode", "decode_gbps"),
+        ("decode_accumulate", "decode_accumulate_gbps"),
+    )
+    for number, (label, key) in enumerate(parts):
+        axes.bar(
+            [i + (number - 1) * 0.27 for i in range(len(rows))], [row[key] for row in rows], 0.25, label=label
+        )
+    axes.plot(range(len(rows)), [row["memcpy_gbps"] for row in rows], "k_", markersize=26, label="memcpy")
+    several = len({row["isa"] for row in rows}) > 1
+    names = [f"{row['codec']}\n{row['isa']}" if several else row["codec"] for row in rows]
+    axes.set_xticks(range(len(rows)), names, rotation=35, ha="right")
+    axes.set_ylabel("GB/s of fp32, one thread")
+    axes.grid(visible=True, axis="y", alpha=0.3)
+    axes.set_title(f"codecs on {format_bytes(rows[0]['bytes'])} of fp32")
+    axes.legend(ncols=4, loc="upper center", bbox_to_anchor=(0.5, -0.28))
+    save_figure(figure, path)
+
+
+def plot_link(rows: Sequence[Row], path: str) -> None:
+    """Latency and bandwidth of the bare transport against message size, one line a pair of ranks."""
+    figure, (left, right) = new_figure(2, 11.0)
+    named = [{**row, "pair": f"{row['initiator']} to {row['peer']}"} for row in rows]
+    sizes = sorted({row["bytes"] for row in rows})
+    _lines(left, named, "pair", y="latency_us")
+    left.set_yscale("log")
+    left.set_ylabel("half a round trip (us)")
+    for kind, key in (("one way", "one_way_gbps"), ("both ways", "bidirectional_gbps")):
+        _lines(right, [{**row, "line": f"{row['pair']}, {kind}"} for row in named], "line", y=key)
+    right.set_ylabel("bandwidth (GB/s)")
+    right.set_ylim(bottom=0)
+    for axes in (left, right):
+        _size_axis(axes, sizes)
+        axes.legend()
+    figure.suptitle(f"link, {rows[0]['world_size']} ranks, {rows[0]['transport']}", fontsize=12)
+    save_figure(figure, path)

@@ -1,0 +1,97 @@
+"""The ranks that a command runs on: a communicator, and what they tell each other beside the measured calls."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+import gcomm
+
+TRANSPORTS = ("tcp", "torch", "local", "mpi", "nccl")
+
+
+@dataclass(frozen=True)
+class World:
+    """One rank's view.
+
+    Attributes
+    ----------
+    comm:
+        The communicator that is measured.
+    has_torch_group:
+        Whether torch's default process group spans the same ranks (for baselines).
+    """
+
+    comm: gcomm.Communicator
+    has_torch_group: bool
+
+    @property
+    def rank(self) -> int:
+        """Number of the rank."""
+        return self.comm.rank
+
+    @property
+    def size(self) -> int:
+        """Number of ranks."""
+        return self.comm.size
+
+    def barrier(self) -> None:
+        """Wait until every rank has come here."""
+        gcomm.barrier(self.comm)
+
+    def gather(self, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Every rank's ``values`` (same shape and dtype everywhere) as one array (ranks, \\*shape)."""
+        mine = np.ascontiguousarray(values)
+        everyone = np.empty((self.size, *mine.shape), mine.dtype)
+        gcomm.all_gather_into_tensor(
+            everyone.reshape(-1).view(np.uint8), mine.reshape(-1).view(np.uint8), self.comm
+        )
+        return everyone
+
+
+def under_launcher() -> bool:
+    """Whether a launcher such as torchrun has made this process one rank of several."""
+    return "RANK" in os.environ and "WORLD_SIZE" in os.environ
+
+
+def have_torch() -> bool:
+    """Whether torch can be imported (not whether it works)."""
+    from importlib.util import find_spec
+
+    return find_spec("torch") is not None
+
+
+@contextlib.contextmanager
+def open_world(transport: str, *, torch_group: bool) -> Iterator[World]:
+    """The rank that this process is in the world that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.
+
+    Parameters
+    ----------
+    transport:
+        ``"tcp"`` or ``"torch"``.
+    torch_group:
+        Make torch's default group too (gloo). ``"torch"`` always does.
+    """
+    torch_group = torch_group or transport == "torch"
+    if torch_group:
+        import torch.distributed as dist
+
+        dist.init_process_group("gloo")
+        comm = gcomm.Communicator.from_torch(None, transport=transport)
+    else:
+        comm = gcomm.Communicator.from_env()
+    try:
+        yield World(comm, torch_group)
+    except BaseException as error:
+        comm.abort(f"rank {comm.rank}: {type(error).__name__}: {error}")
+        raise
+    else:
+        comm.close()
+        if torch_group:
+            dist.destroy_process_group()
