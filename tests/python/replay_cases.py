@@ -9,7 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any
@@ -195,6 +195,23 @@ def run_everywhere(
         with slots_of(slot_bytes):
             return run_local(body, ranks, timeout=240)
     return pools(ranks).run(run_cases_on_group, transport, list(cases), (whole, slot_bytes), timeout=240)
+
+
+def normal(rank: int, count: int, seed: int = 0) -> NDArray[np.float32]:
+    """A rank's numbers for tests that need no special ones."""
+    return np.random.default_rng([seed, rank]).standard_normal(count).astype(np.float32)
+
+
+def _with_communicator(_rank: int, _size: int, transport: str, fn: Callable[..., Any], args: Any) -> Any:
+    with gcomm.Communicator.from_torch(None, transport=transport) as comm:
+        return fn(comm, *args)
+
+
+def run_over(transport: str, ranks: int, pools: RankPools, fn: Callable[..., Any], *args: Any) -> list[Any]:
+    """fn(comm, *args) on every rank of a transport; results in rank order."""
+    if transport == "local":
+        return run_local(fn, ranks, *args)
+    return pools(ranks).run(_with_communicator, transport, fn, args)
 
 
 # ---- what is expected ----------------------------------------------------------------------------------------
