@@ -57,6 +57,25 @@ nb::object encode(Codec& codec, std::uintptr_t pointer, int dtype, std::uint64_t
   });
 }
 
+// Into memory of the caller's; the length written.
+std::uint64_t encode_into(Codec& codec, std::uintptr_t pointer, int dtype, std::uint64_t count,
+                          const std::optional<std::string>& key, std::uintptr_t target, std::uint64_t capacity) {
+  gcomm_encode_options options{};
+  options.struct_size = sizeof options;
+  options.key = key ? key->c_str() : nullptr;
+  options.source = -1;
+  std::uint64_t written = 0;
+  Failure failure;
+  {
+    nb::gil_scoped_release released;
+    failure = Failure::of(gcomm_codec_encode(codec.codec, reinterpret_cast<const void*>(pointer),
+                                             static_cast<gcomm_dtype>(dtype), count, &options,
+                                             reinterpret_cast<void*>(target), capacity, &written));
+  }
+  if (failure.result != GCOMM_OK) raise(failure);
+  return written;
+}
+
 void decode(const Codec& codec, std::uintptr_t source, std::uint64_t bytes, std::uintptr_t pointer, int dtype,
             std::uint64_t count) {
   Failure failure;
@@ -110,6 +129,7 @@ void bind_codec(nb::module_& m) {
       .def("encode", &encode, "pointer"_a, "dtype"_a, "count"_a, "key"_a.none(), "position"_a.none(),
            nb::sig("def encode(self, pointer: int, dtype: int, count: int, key: str | None, "
                    "position: tuple[int, int, int] | None) -> bytes"))
+      .def("encode_into", &encode_into, "pointer"_a, "dtype"_a, "count"_a, "key"_a.none(), "target"_a, "capacity"_a)
       .def("decode", &decode, "source"_a, "nbytes"_a, "pointer"_a, "dtype"_a, "count"_a)
       .def("decode_accumulate", &decode_accumulate, "source"_a, "nbytes"_a, "accumulator"_a, "count"_a)
       .def("save_state", &save_state, nb::sig("def save_state(self) -> bytes"))

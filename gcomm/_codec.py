@@ -62,6 +62,29 @@ class Codec:
         """
         return self._encode(x, key, None)
 
+    def encode_into(self, x: Any, out: Any, key: str | None = None) -> int:
+        """Encodes an array into memory that is there already, and returns the number of bytes written.
+
+        Parameters
+        ----------
+        x : array of float32, bfloat16 or float16
+        out : writable contiguous array of uint8
+            At least ``wire_bytes`` of x's elements.
+        key : str, optional
+            As in :meth:`encode`.
+        """
+        where = Where("encode_into", "x", None)
+        array = read(x, where)
+        require_float(array, where, "codecs encode")
+        if not array.contiguous:
+            array = contiguous_copy(array, where)
+        key = parse_key(key, Where("encode_into", "key", None))
+        target = self._encoded(out, "encode_into", "out")
+        _require_writable(target, Where("encode_into", "out", None))
+        return self._native.encode_into(
+            array.pointer, array.dtype, array.count, key, target.pointer, target.nbytes
+        )
+
     def _encode_at(self, x: Any, *, key: str | None, call: int, element: int, source: int) -> bytes:
         """Encodes as a collective does, with no state: ``source`` is a rank, or -1 for an owner's sum."""
         return self._encode(x, key, (call, element, source))
@@ -115,8 +138,8 @@ class Codec:
         return accumulator
 
     @staticmethod
-    def _encoded(data: Any, verb: str) -> Array:
-        where = Where(verb, "data", None)
+    def _encoded(data: Any, verb: str, name: str = "data") -> Array:
+        where = Where(verb, name, None)
         source = read(data, where)
         if not source.contiguous or source.dtype not in (Dtype.uint8, Dtype.int8):
             where.mistyped(f"expected contiguous bytes, got {source.dtype.name} of shape {tuple(source.shape)}")

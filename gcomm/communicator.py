@@ -14,6 +14,11 @@ from .errors import CodecError, UnsupportedError
 __all__ = ["Communicator"]
 
 _STATE_VERSION = 1
+_LINK_PATTERNS = {
+    "ping_pong": _native.PING_PONG,
+    "one_way": _native.ONE_WAY,
+    "bidirectional": _native.BIDIRECTIONAL,
+}
 
 
 class Communicator(Collectives):
@@ -122,6 +127,32 @@ class Communicator(Collectives):
         copied_bytes (of arrays that were not contiguous).
         """
         return {**self._native.stats(), "copied_bytes": self._copied_bytes}
+
+    def link_probe(self, peer: int, initiator: bool, pattern: str, nbytes: int, iterations: int) -> list[float]:
+        """Times exchanges with one peer over the bare transport: no codec, no header.
+
+        The peer makes the same call at the same time, with ``initiator`` the other way round; nothing else is under
+        way between the two.
+
+        Parameters
+        ----------
+        peer : int
+            Rank of the other end.
+        pattern : {"ping_pong", "one_way", "bidirectional"}
+            ``nbytes`` there and back; there, and one byte back; or both ways at once.
+        nbytes, iterations : int
+            Bytes of a message, and how many exchanges.
+
+        Returns
+        -------
+        list of float
+            Seconds of each exchange; zeros where ``initiator`` is False.
+        """
+        where = Where("link_probe", "pattern", self._rank)
+        if pattern not in _LINK_PATTERNS:
+            where.invalid(f"expected one of {', '.join(_LINK_PATTERNS)}, got {pattern!r}")
+        number = _LINK_PATTERNS[pattern]
+        return _native.link_probe(self._native, peer, initiator, number, nbytes, iterations)
 
     def __repr__(self) -> str:
         return f"<gcomm.Communicator rank {self._rank} of {self._size} over {self._transport}>"
