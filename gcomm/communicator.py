@@ -131,8 +131,8 @@ class Communicator(Collectives):
     def link_probe(self, peer: int, initiator: bool, pattern: str, nbytes: int, iterations: int) -> list[float]:
         """Times exchanges with one peer over the bare transport: no codec, no header.
 
-        The peer makes the same call at the same time, with ``initiator`` the other way round; nothing else is under
-        way between the two.
+        The peer makes the same call at the same time, with ``initiator`` the other way round; nothing else is
+        under way between the two.
 
         Parameters
         ----------
