@@ -120,10 +120,10 @@ struct ElementTile {
   static void decode_to(const std::uint8_t* src, std::size_t count, const float* base, float* out) {
     std::size_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      sink_value<V, sink>(T::template load<V>(src + i * kBytes), base + i, out + i);
+      sink_value<V, sink>(canonical<V>(T::template load<V>(src + i * kBytes)), base + i, out + i);
     }
     if (i < count) {
-      sink_value<V, sink>(load_tail(src + i * kBytes, count - i), base + i, out + i);
+      sink_value<V, sink>(canonical<V>(load_tail(src + i * kBytes, count - i)), base + i, out + i);
     }
   }
 };
