@@ -1,5 +1,6 @@
 #include "collective/codec_state.h"
 
+#include <atomic>
 #include <cstring>
 
 #include "base/crc32c.h"
@@ -97,7 +98,13 @@ class Reader {
 StatefulCodec::StatefulCodec(std::shared_ptr<const codec::BlockCodec> block)
     : block_(std::move(block)), text_(block_->spec().text()) {}
 
-KeyState* StatefulCodec::acquire(std::string_view key, int peer, const void* user, std::size_t count) {
+std::uint64_t StatefulCodec::next_call_id() noexcept {
+  static std::atomic<std::uint64_t> last{0};
+  return ++last;
+}
+
+KeyState* StatefulCodec::acquire(std::string_view key, int peer, const void* user, std::uint64_t call_id,
+                                 std::size_t count) {
   const std::lock_guard lock(mutex_);
   auto found = states_.find(IdView{key, peer});
   if (found == states_.end()) {
@@ -108,7 +115,13 @@ KeyState* StatefulCodec::acquire(std::string_view key, int peer, const void* use
     throw Error(Code::kInvalid, "key " + quoted(key) + " of codec " + text_ +
                                     " is held by a call of another communicator that has not completed");
   }
-  if (error_feedback()) make_residual(state->residual, count, key);
+  if (error_feedback()) {
+    if (state->last_call == call_id) {
+      throw Error(Code::kInvalid, "key " + quoted(key) + " names two tensors of one call");
+    }
+    make_residual(state->residual, count, key);
+  }
+  state->last_call = call_id;
   state->user = user;
   ++state->pending;
   return state;

@@ -23,6 +23,7 @@ struct KeyState {
   // Guarded by the codec's mutex.
   const void* user = nullptr;  // the lane whose calls hold this state
   int pending = 0;             // calls that hold it
+  std::uint64_t last_call = 0; // the last that asked for it
 };
 
 class StatefulCodec {
@@ -34,14 +35,16 @@ class StatefulCodec {
   bool stochastic() const noexcept { return block_->spec().rounding == codec::Rounding::kStochastic; }
   bool error_feedback() const noexcept { return block_->spec().error_feedback; }
   bool keeps_state() const noexcept { return stochastic() || error_feedback(); }
+  // Numbers for acquire().
+  static std::uint64_t next_call_id() noexcept;
 
   // What a key's state is for: collectives and encode() by hand share one, each peer that is sent to has its own.
   static constexpr int kCollectives = -1;
 
-  // The state of a key for a call of `user` that is about to be queued. With error feedback, a residual of `count`
-  // elements is made on first use, all zero. Throws kInvalid: the key's residual has another size, or calls of
-  // another user hold it. Hand back with release().
-  KeyState* acquire(std::string_view key, int peer, const void* user, std::size_t count);
+  // The state of a key for a call of `user` that is about to be queued; call_id tells it from other calls. With error
+  // feedback, a residual of `count` elements is made on first use, all zero. Throws kInvalid: the key's residual has
+  // another size or serves another tensor of this call, or calls of another user hold it. Hand back with release().
+  KeyState* acquire(std::string_view key, int peer, const void* user, std::uint64_t call_id, std::size_t count);
   void release(KeyState* state) noexcept;
 
   // docs/wire-format.md, section 5. Both throw kInvalid while calls hold a state; load() replaces everything, and

@@ -6,6 +6,7 @@
 // itself whether all agree, and no rank waits for one that has gone another way.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -72,6 +73,11 @@ class Exchange {
 
   // Throws unless the message is the one that the plan has here.
   static void require(const Incoming& message, std::uint8_t phase, std::uint32_t chunk, std::uint64_t count);
+
+  // No receive is left over from a disagreement.
+  bool clean() const noexcept {
+    return std::all_of(lanes_.begin(), lanes_.end(), [](const PeerLane& peer) { return peer.posted.empty(); });
+  }
 
   // Tells every peer what was called here, hears the same from each, and throws the SharedError that all throw.
   [[noreturn]] void disagree();

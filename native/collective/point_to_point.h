@@ -16,6 +16,9 @@ class PointToPoint {
   // As Engine::run().
   void run(Call& call);
 
+  // Between calls: nothing is posted on either lane.
+  bool clean() const noexcept { return exchange_.clean(); }
+
  private:
   void begin(const Coding& coding, std::uint64_t messages);
   void send(Call& call);

@@ -1,0 +1,112 @@
+// A queued call: what the caller waits for. Works are pooled, so that a call allocates nothing once as many were
+// under way at a time before.
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/error.h"
+#include "collective/call.h"
+
+namespace gcomm::comm {
+
+class WorkPool;
+
+class Work {
+ public:
+  using Callback = void (*)(void* context, Code code);
+
+  // False if it is not complete by then.
+  bool wait_until(Deadline deadline) const;
+  bool completed() const noexcept { return done_.load(std::memory_order_acquire); }
+
+  // Of a completed work.
+  Code code() const noexcept { return code_; }
+  const std::string& text() const noexcept { return text_; }
+  int peer() const noexcept { return peer_; }
+  const collective::CallStats& stats() const noexcept { return call.stats; }
+  double total_s() const noexcept { return total_s_; }
+
+  Deadline deadline() const noexcept { return call.deadline; }
+  // Once, when the work completes, from the thread that completes it, or at once.
+  void on_complete(Callback callback, void* context);
+
+  // The lane's side.
+  void complete(Code code, std::string_view text, int peer);
+  collective::Call call;
+  void (*job)(void* context) = nullptr;  // to be run instead of the call
+  void* job_context = nullptr;
+  Clock::time_point queued_at;
+  Work* next = nullptr;  // in its lane's queue
+
+ private:
+  friend class WorkPool;
+  friend class WorkRef;
+
+  std::atomic<int> references_{0};
+  std::shared_ptr<WorkPool> home_;  // set while somebody holds the work
+
+  std::atomic<bool> done_{false};
+  mutable std::mutex mutex_;
+  mutable std::condition_variable completed_;
+  std::vector<std::pair<Callback, void*>> callbacks_;
+  Code code_ = Code::kOk;
+  std::string text_;
+  int peer_ = -1;
+  double total_s_ = 0;
+};
+
+// Counts as one holder of a work.
+class WorkRef {
+ public:
+  WorkRef() = default;
+  explicit WorkRef(Work* work) noexcept : work_(work) { hold(); }
+  WorkRef(const WorkRef& other) noexcept : work_(other.work_) { hold(); }
+  WorkRef(WorkRef&& other) noexcept : work_(std::exchange(other.work_, nullptr)) {}
+  WorkRef& operator=(WorkRef other) noexcept {
+    std::swap(work_, other.work_);
+    return *this;
+  }
+  ~WorkRef() { drop(); }
+
+  Work* get() const noexcept { return work_; }
+  Work* operator->() const noexcept { return work_; }
+  Work& operator*() const noexcept { return *work_; }
+  explicit operator bool() const noexcept { return work_ != nullptr; }
+  // Hands the hold over to a raw pointer, to come back through adopt().
+  Work* detach() noexcept { return std::exchange(work_, nullptr); }
+  static WorkRef adopt(Work* work) noexcept {
+    WorkRef ref;
+    ref.work_ = work;
+    return ref;
+  }
+
+ private:
+  void hold() noexcept {
+    if (work_ != nullptr) work_->references_.fetch_add(1, std::memory_order_relaxed);
+  }
+  void drop() noexcept;
+
+  Work* work_ = nullptr;
+};
+
+class WorkPool : public std::enable_shared_from_this<WorkPool> {
+ public:
+  WorkRef take();
+
+ private:
+  friend class WorkRef;
+  void give_back(Work* work) noexcept;
+
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Work>> all_;
+  std::vector<Work*> free_;
+};
+
+}  // namespace gcomm::comm
