@@ -157,9 +157,8 @@ def _plot(rows: list[Message], path: Path) -> None:
         left.plot(np.arange(window, curve.size + 1), smooth, label=row["codec"], alpha=0.85, **style)
         steps, values = zip(*row["eval_curve"], strict=True)
         ratio = rows[0]["wire_bytes_per_step"] / max(1, row["wire_bytes_per_step"])
-        right.plot(
-            steps, values, marker="o", markersize=4, label=f"{row['codec']} ({ratio:.1f}x fewer bytes)", **style
-        )
+        label = row["codec"] if exact else f"{row['codec']} ({ratio:.1f}x fewer bytes)"
+        right.plot(steps, values, marker="o", markersize=4, label=label, **style)
     left.set_title(f"training loss, mean of {window} steps")
     right.set_title("evaluation loss")
     for axes in (left, right):

@@ -52,7 +52,9 @@ def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
     axes.grid(visible=True, alpha=0.3)
 
 
-def _lines(axes: Axes, rows: Sequence[Row], label: str, *, y: str, scale: float = 1.0) -> None:
+def _lines(
+    axes: Axes, rows: Sequence[Row], label: str, *, y: str, scale: float = 1.0, style: str = "-"
+) -> None:
     for number, name in enumerate(dict.fromkeys(row[label] for row in rows)):
         points = sorted((row["bytes"], row[y] * scale) for row in rows if row[label] == name and row["bytes"])
         baseline = str(name).startswith("baseline")
@@ -62,7 +64,7 @@ def _lines(axes: Axes, rows: Sequence[Row], label: str, *, y: str, scale: float 
             marker=_MARKERS[number % len(_MARKERS)],
             markersize=5,
             color="0.35" if baseline else f"C{number}",
-            linestyle="--" if baseline else "-",
+            linestyle="--" if baseline else style,
             label=str(name),
         )
 
@@ -119,8 +121,8 @@ def plot_link(rows: Sequence[Row], path: str) -> None:
     _lines(left, named, "pair", y="latency_us")
     left.set_yscale("log")
     left.set_ylabel("half a round trip (us)")
-    for kind, key in (("one way", "one_way_gbps"), ("both ways", "bidirectional_gbps")):
-        _lines(right, [{**row, "line": f"{row['pair']}, {kind}"} for row in named], "line", y=key)
+    for kind, key, style in (("one way", "one_way_gbps", "-"), ("both ways", "bidirectional_gbps", ":")):
+        _lines(right, [{**row, "line": f"{row['pair']}, {kind}"} for row in named], "line", y=key, style=style)
     right.set_ylabel("bandwidth (GB/s)")
     right.set_ylim(bottom=0)
     for axes in (left, right):
