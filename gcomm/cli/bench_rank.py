@@ -8,6 +8,7 @@ iteration's time is that of its slowest rank; the row gives the median over iter
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import math
 import time
@@ -53,7 +54,7 @@ class Contender:
     world: World
     plan: Plan
     count: int
-    pristine: Buffer
+    pristine: npt.NDArray[Any]
     work_input: Buffer
     output: Buffer
     stats: dict[str, float] = field(default_factory=dict)
@@ -72,7 +73,7 @@ class Contender:
     def restore(self) -> None:
         """Undo what a call in place did to the input."""
         if self.row.in_place:
-            np.copyto(self.work_input.array, self.pristine.array)
+            np.copyto(self.work_input.array, self.pristine)
 
     def barrier(self) -> None:
         """All ranks meet, by the means of the contender's own library."""
@@ -87,7 +88,7 @@ class Contender:
         """The call to time, with everything looked up beforehand."""
         if self.is_baseline:
             run, op = self.row.torch, self.plan.op
-            tensor, output = self.work_input.torch(), self.output.torch()
+            tensor, output = self.work_input.tensor, self.output.tensor
             return lambda: run(tensor, output, op)
         call = self._call(key="bench" if self._keeps_residuals else None, async_op=False)
         return lambda: _discard(self.row.run(call))
@@ -155,8 +156,10 @@ def measure(world: World, config: Message, emit: Emit) -> None:
 
 def _contenders(world: World, plan: Plan, row: Collective, count: int) -> list[Contender]:
     pristine = filled(plan.dtype, world.rank, row.parts_in(world.size), count)
-    work_input = Buffer.over(pristine.array.copy(), plan.dtype) if row.in_place else pristine
-    output = work_input if row.in_place else Buffer.empty(row.parts_out(world.size) * count, plan.dtype)
+    # Ours and the baseline get the same kind of object: a torch tensor where torch takes part.
+    buffer = functools.partial(Buffer.over, dtype=plan.dtype, for_torch=world.has_torch_group)
+    work_input = buffer(pristine.copy() if row.in_place else pristine)
+    output = work_input if row.in_place else buffer(np.empty(row.parts_out(world.size) * count, pristine.dtype))
     return [Contender(name, row, world, plan, count, pristine, work_input, output) for name in plan.contenders]
 
 

@@ -71,6 +71,17 @@ def as_float32(stored: npt.NDArray[Any], dtype: str) -> F32:
     return stored.astype(np.float32)
 
 
+def filled(dtype: str, rank: int, parts: int, count: int) -> npt.NDArray[Any]:
+    """The input of ``rank``: ``parts`` parts of ``count`` elements each, one after the other."""
+    array = np.empty(parts * count, DTYPES[dtype])
+    for part in range(parts):
+        for index, start in enumerate(range(0, count, SLICE)):
+            length = min(SLICE, count - start)
+            begin = part * count + start
+            array[begin : begin + length] = generate(dtype, (rank, part, index), length)
+    return array
+
+
 @dataclass(frozen=True)
 class Buffer:
     """Elements in memory.
@@ -80,43 +91,25 @@ class Buffer:
     array:
         The elements as they are stored.
     tensor:
-        What gcomm is given: the array itself; for bfloat16, which numpy does not know, a torch tensor over it.
+        The same memory as gcomm is given it: the array itself, or a torch tensor.
     """
 
     array: npt.NDArray[Any]
     tensor: Any
 
     @staticmethod
-    def over(array: npt.NDArray[Any], dtype: str) -> Buffer:
-        """A buffer over ``array`` without a copy."""
-        if dtype != "bfloat16":
-            return Buffer(array, array)
-        import torch
+    def over(array: npt.NDArray[Any], dtype: str, *, for_torch: bool) -> Buffer:
+        """No copy; a torch tensor if asked for, and for bfloat16, which numpy lacks."""
+        if dtype == "bfloat16":
+            import torch
 
-        return Buffer(array, torch.from_numpy(array.view(np.int16)).view(torch.bfloat16))
+            return Buffer(array, torch.from_numpy(array.view(np.int16)).view(torch.bfloat16))
+        if for_torch:
+            import torch
 
-    @staticmethod
-    def empty(count: int, dtype: str) -> Buffer:
-        """A new buffer of ``count`` elements."""
-        return Buffer.over(np.empty(count, DTYPES[dtype]), dtype)
-
-    def torch(self) -> Any:
-        """The same memory as a torch tensor."""
-        import torch
-
-        return torch.from_numpy(self.tensor) if isinstance(self.tensor, np.ndarray) else self.tensor
+            return Buffer(array, torch.from_numpy(array))
+        return Buffer(array, array)
 
     def poison(self) -> None:
         """Fill with bytes that no right result leaves behind."""
         self.array.view(np.uint8).fill(0xFB)
-
-
-def filled(dtype: str, rank: int, parts: int, count: int) -> Buffer:
-    """The input of ``rank``: ``parts`` parts of ``count`` elements each, one after the other."""
-    buffer = Buffer.empty(parts * count, dtype)
-    for part in range(parts):
-        for index, start in enumerate(range(0, count, SLICE)):
-            length = min(SLICE, count - start)
-            begin = part * count + start
-            buffer.array[begin : begin + length] = generate(dtype, (rank, part, index), length)
-    return buffer
