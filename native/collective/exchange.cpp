@@ -143,7 +143,7 @@ const Incoming* Exchange::receive(const int* from, std::size_t n) {
     lane(peer).posted.erase(lane(peer).posted.begin());
     lane(peer).expected -= std::min<std::uint64_t>(1, lane(peer).expected);
     held_.push_back(slot);
-    const Header header = read_header(slot, lengths_[i], peer);
+    const Header header = read_header(slot, lengths_[i], slot_bytes(), peer);
     if (header.sequence != sequence_) {
       out_of_step(peer, "a message of call " + std::to_string(header.sequence) + " arrived in call " +
                             std::to_string(sequence_));
@@ -188,7 +188,7 @@ void Exchange::drain(int peer) {
     wait(&posted.ticket, 1, &length);
     lane(peer).posted.erase(lane(peer).posted.begin());
     held_.push_back(posted.slot);
-    const Header header = read_header(posted.slot, length, peer);
+    const Header header = read_header(posted.slot, length, slot_bytes(), peer);
     if (header.sequence != sequence_) out_of_step(peer, "it has left a call that ranks disagree on");
     if (header.kind == Kind::kDisagreement) hear(peer, header, posted.slot + kHeaderBytes);
     release();

@@ -63,7 +63,7 @@ Header parse_header(const std::uint8_t* message) noexcept {
   return header;
 }
 
-Header read_header(const std::uint8_t* message, std::size_t bytes, int peer) {
+Header read_header(const std::uint8_t* message, std::size_t bytes, std::size_t capacity, int peer) {
   if (bytes < kHeaderBytes) broken(peer, std::to_string(bytes) + " bytes are less than a header");
   if (get<std::uint32_t>(message, 0) != kMagic) broken(peer, "wrong magic number");
   if (get<std::uint32_t>(message, kCrcOffset) != crc32c(message, kCrcOffset)) {
@@ -77,9 +77,10 @@ Header read_header(const std::uint8_t* message, std::size_t bytes, int peer) {
   const int kind = static_cast<int>(header.kind);
   if (kind < 1 || kind > 4) broken(peer, "unknown kind " + std::to_string(kind));
   if (header.source != peer) broken(peer, "it says that it comes from rank " + std::to_string(header.source));
-  if (header.payload_bytes != bytes - kHeaderBytes) {
+  const std::size_t there = bytes - kHeaderBytes;
+  if (header.payload_bytes > there || (bytes < capacity && header.payload_bytes < there)) {
     broken(peer, "it promises " + std::to_string(header.payload_bytes) + " payload bytes and brings " +
-                     std::to_string(bytes - kHeaderBytes));
+                     std::to_string(there));
   }
   if (header.has(kFlagPayloadCrc) &&
       header.payload_crc != crc32c(message + kHeaderBytes, header.payload_bytes)) {

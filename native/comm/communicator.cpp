@@ -21,12 +21,6 @@ using collective::Verb;
 
 const char* const kExactFormats[] = {"fp32", "bf16", "fp16"};  // by dtype
 
-Deadline deadline_after(Clock::time_point now, double seconds) {
-  constexpr double kEver = 1e9;  // seconds; beyond, there is no deadline
-  if (seconds > kEver) return Deadline::max();
-  return now + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
-}
-
 void add(collective::CallStats& sum, const collective::CallStats& call) {
   sum.raw_bytes += call.raw_bytes;
   sum.wire_bytes += call.wire_bytes;
@@ -104,7 +98,6 @@ WorkRef Communicator::start(Verb verb, DType dtype, const Codec& codec, double t
   dtype_info(dtype);
   if (timeout_s != 0) check_timeout_s(timeout_s, "timeout_s");
   WorkRef work = pool_->take();
-  work->queued_at = Clock::now();
   Call& call = work->call;
   call.verb = verb;
   call.op = Op::kSum;
@@ -114,7 +107,7 @@ WorkRef Communicator::start(Verb verb, DType dtype, const Codec& codec, double t
   call.sending = false;
   call.tensor_count = 0;
   call.codec = codec;
-  call.deadline = deadline_after(work->queued_at, timeout_s != 0 ? timeout_s : timeout_s_);
+  call.deadline = deadline_after(timeout_s != 0 ? timeout_s : timeout_s_);
   return work;
 }
 
@@ -301,7 +294,7 @@ void Communicator::run(Work& work, Run&& engine_run) {
   if (failure) return finish(work, failure->code(), failure->what(), failure->peer());
   const std::string me = "rank " + std::to_string(rank());
   try {
-    if (Clock::now() > work.deadline()) {
+    if (Clock::now() > work.call.deadline) {
       throw Error(Code::kTimeout, me + " could not start a call before its deadline: earlier ones took too long",
                   rank());
     }
@@ -386,7 +379,7 @@ void Communicator::close() {
   }
   const std::lock_guard closing(close_mutex_);
   if (closed_) return;
-  const Deadline deadline = deadline_after(Clock::now(), timeout_s_);
+  const Deadline deadline = deadline_after(timeout_s_);
   for (Lane* lane : lanes) {
     if (lane->wait_idle(deadline)) continue;
     fail(Error(Code::kTimeout, "rank " + std::to_string(rank()) + " closed while calls had not completed", rank()));

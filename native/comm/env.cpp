@@ -13,6 +13,8 @@ namespace gcomm::comm {
 namespace {
 
 constexpr double kDefaultTimeout = 300;
+// Of one slot for each peer, where slots are at most a MiB; where longer messages pay, more.
+constexpr std::size_t kSlotBudget = std::size_t{3} << 20;
 
 std::optional<std::string> variable(const char* name) {
   const char* value = std::getenv(name);
@@ -68,10 +70,14 @@ std::size_t check_slot_bytes(std::size_t bytes, const std::string& what) {
   return bytes;
 }
 
-std::size_t default_slot_bytes(std::size_t fallback) {
-  const std::optional<std::string> text = variable("GCOMM_SLOT_BYTES");
-  if (!text) return fallback;
-  return check_slot_bytes(parse<std::size_t>("GCOMM_SLOT_BYTES", *text, "a number of bytes"), "GCOMM_SLOT_BYTES");
+std::size_t default_slot_bytes(int ranks, std::size_t most) {
+  if (const std::optional<std::string> text = variable("GCOMM_SLOT_BYTES")) {
+    return check_slot_bytes(parse<std::size_t>("GCOMM_SLOT_BYTES", *text, "a number of bytes"), "GCOMM_SLOT_BYTES");
+  }
+  std::size_t slot = most;
+  const std::size_t peers = ranks > 1 ? static_cast<std::size_t>(ranks - 1) : 1;
+  while (slot > collective::kMinSlotBytes && slot * peers > kSlotBudget * (most >> 20)) slot /= 2;
+  return slot;
 }
 
 double check_timeout_s(double seconds, const std::string& what) {

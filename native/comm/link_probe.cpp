@@ -90,7 +90,7 @@ void Communicator::link_probe(int peer, bool initiator, LinkPattern pattern, std
               bytes,
               iterations,
               seconds,
-              work->deadline(),
+              work->call.deadline,
               AlignedBuffer(std::min<std::uint64_t>(bytes, slot_bytes())),
               AlignedBuffer(kWindow * slot_bytes())};
   work->job = &Probe::run;

@@ -1,6 +1,14 @@
 #include "comm/work.h"
 
+#include "transport/fork.h"
+
 namespace gcomm::comm {
+
+Deadline deadline_after(double seconds) {
+  constexpr double kEver = 1e9;
+  if (seconds > kEver) return Deadline::max();
+  return Clock::now() + std::chrono::duration_cast<Clock::duration>(std::chrono::duration<double>(seconds));
+}
 
 bool Work::wait_until(Deadline deadline) const {
   if (completed()) return true;
@@ -13,15 +21,22 @@ bool Work::wait_until(Deadline deadline) const {
   return completed_.wait_until(lock, deadline, done);
 }
 
-void Work::on_complete(Callback callback, void* context) {
+Deadline Work::patience() const noexcept {
+  constexpr std::chrono::seconds kGrace(2);
+  return call.deadline > Deadline::max() - kGrace ? Deadline::max() : call.deadline + kGrace;
+}
+
+bool Work::forked() const noexcept { return fork_generation() != generation; }
+
+void Work::on_complete(const Completion& completion) {
   {
     const std::lock_guard lock(mutex_);
     if (!done_.load(std::memory_order_relaxed)) {
-      callbacks_.emplace_back(callback, context);
+      completions_.push_back(completion);
       return;
     }
   }
-  callback(context, code_);
+  completion.invoke(completion, code_);
 }
 
 void Work::complete(Code code, std::string_view text, int peer) {
@@ -35,7 +50,7 @@ void Work::complete(Code code, std::string_view text, int peer) {
     completed_.notify_all();
   }
   // Nobody adds to the list any more.
-  for (const auto& [callback, context] : callbacks_) callback(context, code);
+  for (const Completion& completion : completions_) completion.invoke(completion, code);
 }
 
 void WorkRef::drop() noexcept {
@@ -55,9 +70,11 @@ WorkRef WorkPool::take() {
   free_.pop_back();
   work->home_ = shared_from_this();
   work->done_.store(false, std::memory_order_relaxed);
-  work->callbacks_.clear();
+  work->completions_.clear();
   work->call.stats = {};
   work->job = nullptr;
+  work->queued_at = Clock::now();
+  work->generation = fork_generation();
   return WorkRef(work);
 }
 

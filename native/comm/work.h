@@ -18,9 +18,18 @@ namespace gcomm::comm {
 
 class WorkPool;
 
+// Never, for times beyond a human's patience.
+Deadline deadline_after(double seconds);
+
+// Called once, when a work completes. fn is of whatever type invoke casts it back to.
+struct Completion {
+  void (*invoke)(const Completion& completion, Code code);
+  void (*fn)();
+  void* context;
+};
+
 class Work {
  public:
-  using Callback = void (*)(void* context, Code code);
 
   // False if it is not complete by then.
   bool wait_until(Deadline deadline) const;
@@ -33,9 +42,13 @@ class Work {
   const collective::CallStats& stats() const noexcept { return call.stats; }
   double total_s() const noexcept { return total_s_; }
 
-  Deadline deadline() const noexcept { return call.deadline; }
-  // Once, when the work completes, from the thread that completes it, or at once.
-  void on_complete(Callback callback, void* context);
+  // Until when to wait for it without a limit of one's own: the call's deadline, at which it fails by itself, and time
+  // for that.
+  Deadline patience() const noexcept;
+  // When the work completes, from the thread that completes it, or at once.
+  void on_complete(const Completion& completion);
+  // The work was queued by a parent of this process.
+  bool forked() const noexcept;
 
   // The lane's side.
   void complete(Code code, std::string_view text, int peer);
@@ -43,6 +56,7 @@ class Work {
   void (*job)(void* context) = nullptr;  // to be run instead of the call
   void* job_context = nullptr;
   Clock::time_point queued_at;
+  unsigned generation = 0;  // fork_generation() then
   Work* next = nullptr;  // in its lane's queue
 
  private:
@@ -55,7 +69,7 @@ class Work {
   std::atomic<bool> done_{false};
   mutable std::mutex mutex_;
   mutable std::condition_variable completed_;
-  std::vector<std::pair<Callback, void*>> callbacks_;
+  std::vector<Completion> completions_;
   Code code_ = Code::kOk;
   std::string text_;
   int peer_ = -1;
