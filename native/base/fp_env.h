@@ -1,5 +1,6 @@
-// The floating-point environment that the wire format asks for: nearest even, denormals kept, nothing trapped. A host
-// program may have turned on flush-to-zero or another rounding; its setting comes back at the end of the scope.
+// The floating-point environment that the wire format asks for: nearest even, denormals kept, nothing trapped.
+// A host program may have turned on flush-to-zero or another rounding; its setting comes back at the end of the
+// scope.
 #pragma once
 
 #include <cstdint>

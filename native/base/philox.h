@@ -1,5 +1,5 @@
-// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC 2011): a counter-based
-// generator, so that every element's random number is known from its position alone.
+// Philox4x32-10 (Salmon, Moraes, Dror, Shaw: Parallel random numbers: as easy as 1, 2, 3; SC 2011): a
+// counter-based generator, so that every element's random number is known from its position alone.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,5 @@
-// A BlockCodec over the tile drivers: walks a range tile by tile, through buffers that stay in the first-level cache
-// wherever a step needs one (partial tiles, other dtypes than fp32, transforms, error feedback, sums).
+// A BlockCodec over the tile drivers: walks a range tile by tile, through buffers that stay in the first-level
+// cache wherever a step needs one (partial tiles, other dtypes than fp32, transforms, error feedback, sums).
 #include "codec/block_codec.h"
 
 #include <algorithm>
@@ -72,16 +72,16 @@ class TileCodec final : public BlockCodec {
     }
   }
 
-  // One tile of the format; x is padded with +0.
-  bool encode_values(const float* x, std::size_t count, const TileTask& task) const;
-  // From loaded values (padded with +0, in a buffer that is changed) to bytes: residual, transform, format. Returns
-  // whether the format saw a NaN or an Inf.
-  bool encode_buffer(TileBuffer& x, const TileTask& task) const;
-  // Whole values of one tile, inverse transform included.
-  void decode_buffer(const std::uint8_t* src, std::size_t count, TileBuffer& out) const;
-  // The owner's sum of one tile. Returns whether its own contribution held a NaN or an Inf.
-  bool sum_tile(const ReduceJob& job, std::size_t done, std::size_t count, std::size_t offset, TileBuffer& sum,
-                TileBuffer& spare) const;
+  // One tile of the format; x is padded with +0. Where keep is given, it gets what will be decoded, unless the
+  // result (whether there was a NaN or an Inf) is true.
+  bool encode_values(const float* x, std::size_t count, const TileTask& task, float* keep) const;
+  // The same from values before residual and transform.
+  bool encode_tile(const float* x, const TileTask& task, float* keep) const;
+  // Whole values of one tile, inverse transform included; kTile floats are writable.
+  void decode_tile(const std::uint8_t* src, std::size_t count, float* out) const;
+  // x_0 + x_1 + ... of one tile, own being its own values, into sum.
+  void sum_tile(const ReduceJob& job, const float* own, std::size_t count, std::size_t offset,
+                float* sum) const;
 
   const Driver& driver_;
   const FormatDriver format_;
@@ -115,7 +115,15 @@ void fill_up(TileBuffer& buffer, std::size_t count) {
   std::fill(buffer.value + count, buffer.value + kTile, 0.0f);
 }
 
-bool TileCodec::encode_values(const float* x, std::size_t count, const TileTask& task) const {
+void load_tile(const ElementDriver& elements, const void* src, std::size_t count, TileBuffer& buffer) {
+  elements.load(src, count, buffer.value);
+  fill_up(buffer, count);
+}
+
+bool TileCodec::encode_values(const float* x, std::size_t count, const TileTask& task, float* keep) const {
+  if (!careful_ && keep != nullptr) {
+    return format_.encode_and_decode(x, count, task.dst, keep, task.ahead);
+  }
   if (!careful_) {
     return format_.encode(x, count, task.dst, task.ahead);
   }
@@ -126,33 +134,45 @@ bool TileCodec::encode_values(const float* x, std::size_t count, const TileTask&
   options.element = task.position.element;
   options.call = task.position.call;
   options.stream = task.position.stream;
-  return careful_encode_(x, count, task.dst, options);
-}
-
-bool TileCodec::encode_buffer(TileBuffer& x, const TileTask& task) const {
-  const std::size_t length = padded(task.count);
-  if (task.residual == nullptr) {
-    if (hadamard()) {
-      driver_.hadamard(x.value, length, spec().hadamard_size, signs_.data());
-    }
-    return encode_values(x.value, length, task);
+  const bool special = careful_encode_(x, count, task.dst, options);
+  if (!special && keep != nullptr) {
+    format_.decode(task.dst, count, Sink::kStore, keep, keep);
   }
-  driver_.add_residual(x.value, task.residual, task.count);
-  TileBuffer other = x;
-  if (hadamard()) {
-    driver_.hadamard(other.value, length, spec().hadamard_size, signs_.data());
-  }
-  const bool special = encode_values(other.value, length, task);
-  decode_buffer(task.dst, task.count, other);
-  driver_.take_residual(x.value, other.value, task.residual, task.count);
   return special;
 }
 
-void TileCodec::decode_buffer(const std::uint8_t* src, std::size_t count, TileBuffer& out) const {
-  const std::size_t length = padded(count);
-  format_.decode(src, length, Sink::kStore, out.value, out.value);
+bool TileCodec::encode_tile(const float* x, const TileTask& task, float* keep) const {
+  if (task.residual == nullptr && !hadamard()) {
+    return encode_values(x, task.count, task, keep);
+  }
+  const std::size_t length = padded(task.count);
+  TileBuffer compensated;
+  if (task.residual != nullptr) {
+    std::memcpy(compensated.value, x, sizeof compensated.value);
+    driver_.add_residual(compensated.value, task.residual, task.count);
+    x = compensated.value;
+  }
+  TileBuffer coded;
   if (hadamard()) {
-    driver_.hadamard_inverse(out.value, length, spec().hadamard_size, signs_.data());
+    driver_.hadamard(x, coded.value, length, spec().hadamard_size, signs_.data());
+    fill_up(coded, length);
+  }
+  const bool special = encode_values(hadamard() ? coded.value : x, length, task, nullptr);
+  if (task.residual != nullptr) {
+    decode_tile(task.dst, task.count, coded.value);
+    driver_.take_residual(x, coded.value, task.residual, task.count);
+  }
+  if (keep != nullptr && !special) {
+    decode_tile(task.dst, task.count, keep);
+  }
+  return special;
+}
+
+void TileCodec::decode_tile(const std::uint8_t* src, std::size_t count, float* out) const {
+  const std::size_t length = padded(count);
+  format_.decode(src, length, Sink::kStore, out, out);
+  if (hadamard()) {
+    driver_.hadamard_inverse(out, out, length, spec().hadamard_size, signs_.data());
   }
 }
 
@@ -161,8 +181,7 @@ EncodeResult TileCodec::encode(const EncodeJob& job) const {
   const ElementDriver& elements = driver_.elements[element_index(job.dtype)];
   check_capacity(job.capacity, job.count);
   const bool zero = spec().nonfinite == NonFinite::kZero;
-  const bool changes_values = job.residual != nullptr || hadamard();
-  const bool in_place = job.dtype == DType::kF32 && is_aligned(job.src, alignof(float)) && !changes_values;
+  const bool floats = job.dtype == DType::kF32 && is_aligned(job.src, alignof(float));
   EncodeResult result;
   TileBuffer buffer;
   for (std::size_t done = 0; done < job.count; done += kTile) {
@@ -174,21 +193,19 @@ EncodeResult TileCodec::encode(const EncodeJob& job) const {
     task.dst = job.dst + result.bytes;
     task.ahead = next_tile(job.src, job.dtype, done, job.count);
     const std::uint8_t* src = element_at(job.src, job.dtype, done);
-    bool special;
-    bool encoded = false;
-    if (in_place && task.count == kTile) {
-      special = encode_values(reinterpret_cast<const float*>(src), kTile, task);
-      encoded = !(special && zero);
+    const float* x = reinterpret_cast<const float*>(src);
+    if (!floats || zero || task.count < kTile) {
+      load_tile(elements, src, task.count, buffer);
+      x = buffer.value;
     }
-    if (!encoded) {
-      elements.load(src, task.count, buffer.value);
-      fill_up(buffer, task.count);
-      special = (zero || changes_values) && driver_.has_nonfinite(buffer.value, task.count);
-      if (special && zero) {
-        driver_.zero_nonfinite(buffer.value, task.count);
-      }
-      const bool seen = encode_buffer(buffer, task);
-      special |= seen && !changes_values;
+    bool special = zero && driver_.has_nonfinite(x, task.count);
+    if (special) {
+      driver_.zero_nonfinite(buffer.value, task.count);
+    }
+    // A residual is finite and a transform spreads a NaN or an Inf to its whole group, so none is overlooked;
+    // but sums inside the transform can overflow.
+    if (encode_tile(x, task, nullptr) && !zero) {
+      special = !hadamard() || driver_.has_nonfinite(x, task.count);
     }
     result.nonfinite |= special;
     result.bytes += layout_.tile_bytes(padded(task.count));
@@ -200,17 +217,16 @@ void TileCodec::decode(Encoded in, void* dst, DType dtype, std::size_t count) co
   const FpEnvironment environment;
   const ElementDriver& elements = driver_.elements[element_index(dtype)];
   check_encoded(in, count);
-  const bool in_place = dtype == DType::kF32 && is_aligned(dst, alignof(float)) && !hadamard();
+  const bool floats = dtype == DType::kF32 && is_aligned(dst, alignof(float));
   const std::uint8_t* src = in.data;
   TileBuffer buffer;
   for (std::size_t done = 0; done < count; done += kTile) {
     const std::size_t length = std::min(kTile, count - done);
     std::uint8_t* out = element_at(dst, dtype, done);
-    if (in_place && length == kTile) {
-      float* values = reinterpret_cast<float*>(out);
-      format_.decode(src, length, Sink::kStore, values, values);
+    if (floats && length == kTile) {
+      decode_tile(src, length, reinterpret_cast<float*>(out));
     } else {
-      decode_buffer(src, length, buffer);
+      decode_tile(src, length, buffer.value);
       elements.store(buffer.value, length, out);
     }
     src += layout_.tile_bytes(padded(length));
@@ -221,17 +237,17 @@ void TileCodec::decode_accumulate(Encoded in, float* acc, std::size_t count) con
   const FpEnvironment environment;
   const ElementDriver& floats = driver_.elements[element_index(DType::kF32)];
   check_encoded(in, count);
-  const bool in_place = is_aligned(acc, alignof(float)) && !hadamard();
+  const bool direct = is_aligned(acc, alignof(float)) && !hadamard();
   const std::uint8_t* src = in.data;
   TileBuffer sum;
   TileBuffer decoded;
   for (std::size_t done = 0; done < count; done += kTile) {
     const std::size_t length = std::min(kTile, count - done);
-    if (in_place && length == kTile) {
+    if (direct && length == kTile) {
       format_.decode(src, length, Sink::kAdd, acc + done, acc + done);
     } else {
       floats.load(acc + done, length, sum.value);
-      decode_buffer(src, length, decoded);
+      decode_tile(src, length, decoded.value);
       floats.add(decoded.value, length, sum.value);
       floats.store(sum.value, length, acc + done);
     }
@@ -239,42 +255,38 @@ void TileCodec::decode_accumulate(Encoded in, float* acc, std::size_t count) con
   }
 }
 
-bool TileCodec::sum_tile(const ReduceJob& job, std::size_t done, std::size_t count, std::size_t offset,
-                         TileBuffer& sum, TileBuffer& spare) const {
-  const ElementDriver& elements = driver_.elements[element_index(job.dtype)];
+void TileCodec::sum_tile(const ReduceJob& job, const float* own, std::size_t count, std::size_t offset,
+                         float* sum) const {
   const ElementDriver& floats = driver_.elements[element_index(DType::kF32)];
-  const std::uint8_t* own = element_at(job.own, job.dtype, done);
-  const bool zero = spec().nonfinite == NonFinite::kZero;
-  for (int rank = 0; rank < job.ranks; ++rank) {
-    const float* addend = spare.value;
+  const bool own_first = job.own_rank <= 1;  // x_0 + x_1 and x_1 + x_0 are the same number
+  const float* total = own;
+  if (!own_first) {
+    decode_tile(job.arrivals[0].data + offset, count, sum);
+    total = sum;
+  }
+  for (int rank = own_first ? 0 : 1; rank < job.ranks; ++rank) {
     if (rank == job.own_rank) {
-      elements.load(own, count, spare.value);
-      if (zero) {
-        driver_.zero_nonfinite(spare.value, count);
+      if (!own_first) {
+        floats.add(own, count, sum);
       }
-    } else if (rank > 0 && !hadamard() && count == kTile) {
-      format_.decode(job.arrivals[rank].data + offset, count, Sink::kAdd, sum.value, sum.value);
       continue;
-    } else {
-      decode_buffer(job.arrivals[rank].data + offset, count, spare);
     }
-    if (rank == 0) {
-      std::memcpy(sum.value, addend, count * sizeof(float));
+    const std::uint8_t* arrival = job.arrivals[rank].data + offset;
+    if (!hadamard()) {
+      format_.decode(arrival, count, Sink::kAdd, total, sum);
     } else {
-      floats.add(addend, count, sum.value);
+      TileBuffer decoded;
+      decode_tile(arrival, count, decoded.value);
+      if (total != sum) {
+        std::memcpy(sum, total, count * sizeof(float));
+      }
+      floats.add(decoded.value, count, sum);
     }
+    total = sum;
   }
-  if (job.divisor != 1.0f) {
-    driver_.divide(sum.value, count, job.divisor);
+  if (total != sum) {
+    std::memcpy(sum, total, count * sizeof(float));
   }
-  elements.overflow(sum.value, count);
-  fill_up(sum, count);
-  // A finite sum had finite inputs, unless they were replaced.
-  if (!zero && !driver_.has_nonfinite(sum.value, count)) {
-    return false;
-  }
-  elements.load(own, count, spare.value);
-  return driver_.has_nonfinite(spare.value, count);
 }
 
 EncodeResult TileCodec::reduce_encode(const ReduceJob& job) const {
@@ -289,25 +301,58 @@ EncodeResult TileCodec::reduce_encode(const ReduceJob& job) const {
   if (encodes) {
     check_capacity(job.capacity, job.count);
   }
+  const bool zero = spec().nonfinite == NonFinite::kZero;
+  const bool floats = job.dtype == DType::kF32;
   EncodeResult result;
+  TileBuffer loaded;
   TileBuffer sum;
-  TileBuffer spare;
+  TileBuffer buffer;
   std::size_t offset = 0;
   for (std::size_t done = 0; done < job.count; done += kTile) {
-    const std::size_t count = std::min(kTile, job.count - done);
-    result.nonfinite |= sum_tile(job, done, count, offset, sum, spare);
-    if (encodes) {
-      TileTask task;
-      task.count = count;
-      task.residual = job.residual == nullptr ? nullptr : job.residual + done;
-      task.position = job.position;
-      task.position.element += done;
-      task.dst = job.dst + offset;
-      encode_buffer(sum, task);
-      decode_buffer(task.dst, count, sum);
+    TileTask task;
+    task.count = std::min(kTile, job.count - done);
+    task.residual = job.residual == nullptr ? nullptr : job.residual + done;
+    task.position = job.position;
+    task.position.element += done;
+    task.dst = job.dst + offset;
+    task.ahead = next_tile(job.own, job.dtype, done, job.count);
+    const bool whole = floats && task.count == kTile;
+
+    const std::uint8_t* source = element_at(job.own, job.dtype, done);
+    const float* own = reinterpret_cast<const float*>(source);
+    if (!whole || zero || !is_aligned(job.own, alignof(float))) {
+      load_tile(elements, source, task.count, loaded);
+      own = loaded.value;
     }
-    elements.store(sum.value, count, element_at(job.out, job.dtype, done));
-    offset += layout_.tile_bytes(padded(count));
+    bool own_special = zero && driver_.has_nonfinite(own, task.count);
+    if (own_special) {
+      driver_.zero_nonfinite(loaded.value, task.count);
+    }
+    sum_tile(job, own, task.count, offset, sum.value);
+    if (job.divisor != 1.0f) {
+      driver_.divide(sum.value, task.count, job.divisor);
+    }
+    elements.overflow(sum.value, task.count);
+    fill_up(sum, task.count);
+
+    std::uint8_t* out = element_at(job.out, job.dtype, done);
+    if (encodes) {
+      const bool direct = whole && is_aligned(job.out, alignof(float));
+      float* decoded = direct ? reinterpret_cast<float*>(out) : buffer.value;
+      if (encode_tile(sum.value, task, decoded)) {
+        // A finite sum had finite inputs; this one may have overflowed.
+        own_special |= driver_.has_nonfinite(own, task.count);
+        decode_tile(task.dst, task.count, decoded);
+      }
+      if (!direct) {
+        elements.store(decoded, task.count, out);
+      }
+    } else {
+      own_special |= driver_.has_nonfinite(sum.value, task.count) && driver_.has_nonfinite(own, task.count);
+      elements.store(sum.value, task.count, out);
+    }
+    result.nonfinite |= own_special;
+    offset += layout_.tile_bytes(padded(task.count));
   }
   result.bytes = encodes ? offset : 0;
   return result;
@@ -318,8 +363,8 @@ EncodeResult TileCodec::reduce_encode(const ReduceJob& job) const {
 std::size_t element_index(DType dtype) {
   const DTypeInfo& info = dtype_info(dtype);
   if (!info.codable) {
-    throw Error(Code::kInvalid,
-                std::string("dtype: ") + info.name + " cannot be encoded; expected float32, bfloat16 or float16");
+    throw Error(Code::kInvalid, std::string("dtype: ") + info.name +
+                                    " cannot be encoded; expected float32, bfloat16 or float16");
   }
   return static_cast<std::size_t>(dtype);
 }

@@ -52,7 +52,7 @@ const std::vector<FormatInfo>& formats();  // in the order of codec/formats/list
 
 enum class Isa : std::uint8_t { kScalar, kAvx2, kAvx512 };
 const char* isa_name(Isa isa);
-bool isa_available(Isa isa);  // compiled in, and this processor has it
+bool isa_available(Isa isa);           // compiled in, and this processor has it
 Isa parse_isa(std::string_view name);  // throws Error(kInvalid)
 Isa best_isa();
 
@@ -92,8 +92,8 @@ struct Encoded {
 // and what everybody will decode from dst written to out.
 struct ReduceJob {
   const void* own = nullptr;
-  DType dtype = DType::kF32;         // of own and out
-  const Encoded* arrivals = nullptr; // `ranks` entries; the one at own_rank is ignored
+  DType dtype = DType::kF32;          // of own and out
+  const Encoded* arrivals = nullptr;  // `ranks` entries; the one at own_rank is ignored
   int ranks = 0;
   int own_rank = 0;
   std::size_t count = 0;
@@ -102,7 +102,7 @@ struct ReduceJob {
   StreamPosition position;
   std::uint8_t* dst = nullptr;  // null: out takes the sum itself, not encoded (reduce_scatter)
   std::size_t capacity = 0;
-  void* out = nullptr;          // may be own
+  void* out = nullptr;  // may be own
 };
 
 class BlockCodec {

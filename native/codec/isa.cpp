@@ -31,8 +31,7 @@ Isa parse_isa(std::string_view name) {
       return isa;
     }
   }
-  throw Error(Code::kInvalid,
-              "isa: '" + std::string(name) + "' is not known; expected scalar, avx2 or avx512");
+  throw Error(Code::kInvalid, "isa: '" + std::string(name) + "' is not known; expected scalar, avx2 or avx512");
 }
 
 Isa best_isa() {

@@ -57,7 +57,8 @@ bool flag(std::string_view text, std::string_view option, std::string_view value
 
 // Index of value among the names.
 template <std::size_t n>
-int choice(std::string_view text, std::string_view option, std::string_view value, const char* const (&names)[n]) {
+int choice(std::string_view text, std::string_view option, std::string_view value,
+           const char* const (&names)[n]) {
   std::string known;
   for (std::size_t i = 0; i < n; ++i) {
     if (value == names[i]) {

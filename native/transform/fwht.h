@@ -1,5 +1,5 @@
-// The stages of the Hadamard transform in the lanes of an instruction set (codec/formats/lanes_scalar.h tells what V
-// offers). Strides grow from 1 to size / 2, whatever the lanes, so every V gives the same bits.
+// The stages of the Hadamard transform in the lanes of an instruction set (codec/formats/lanes_scalar.h tells
+// what V offers). Strides grow from 1 to size / 2, whatever the lanes, so every V gives the same bits.
 #pragma once
 
 #include <cstddef>
@@ -17,17 +17,18 @@ struct Fwht {
   static constexpr std::size_t kGroup = 64;  // what is transformed in registers
   static constexpr std::size_t kVectors = kGroup / kLanes;
 
-  static void forward(float* x, std::size_t count, int size, const std::uint32_t* signs) {
-    run<true>(x, count, size, signs);
+  static void forward(const float* x, float* out, std::size_t count, int size, const std::uint32_t* signs) {
+    run<true>(x, out, count, size, signs);
   }
-  static void inverse(float* x, std::size_t count, int size, const std::uint32_t* signs) {
-    run<false>(x, count, size, signs);
+  static void inverse(const float* x, float* out, std::size_t count, int size, const std::uint32_t* signs) {
+    run<false>(x, out, count, size, signs);
   }
 
  private:
   // Forward: signs, stages, factor. Inverse: stages, factor, signs.
   template <bool forward>
-  static GCOMM_HD void run(float* x, std::size_t count, int size, const std::uint32_t* signs) {
+  static GCOMM_HD void run(const float* x, float* out, std::size_t count, int size,
+                           const std::uint32_t* signs) {
     const std::size_t length = static_cast<std::size_t>(size);
     const F factor = V::set(hadamard_factor(size));
     for (std::size_t at = 0; at < count; at += kGroup) {
@@ -44,17 +45,17 @@ struct Fwht {
         if (length == kGroup) {
           v[k] = V::mul(v[k], factor);
           if constexpr (!forward) {
-            v[k] = flip(v[k], signs, at + k * kLanes);
+            v[k] = canonical(flip(v[k], signs, at + k * kLanes));
           }
         }
-        V::store(x + at + k * kLanes, v[k]);
+        V::store(out + at + k * kLanes, v[k]);
       }
     }
     for (std::size_t stride = kGroup; stride < length; stride *= 2) {
       for (std::size_t at = 0; at < count; at += 2 * stride) {
         for (std::size_t j = at; j < at + stride; j += kLanes) {
-          F low = V::load(x + j);
-          F high = V::load(x + j + stride);
+          F low = V::load(out + j);
+          F high = V::load(out + j + stride);
           const F sum = V::add(low, high);
           high = V::sub(low, high);
           low = sum;
@@ -62,12 +63,12 @@ struct Fwht {
             low = V::mul(low, factor);
             high = V::mul(high, factor);
             if constexpr (!forward) {
-              low = flip(low, signs, j);
-              high = flip(high, signs, j + stride);
+              low = canonical(flip(low, signs, j));
+              high = canonical(flip(high, signs, j + stride));
             }
           }
-          V::store(x + j, low);
-          V::store(x + j + stride, high);
+          V::store(out + j, low);
+          V::store(out + j + stride, high);
         }
       }
     }
@@ -85,6 +86,8 @@ struct Fwht {
       }
     }
   }
+
+  static GCOMM_HD F canonical(F v) { return V::select(V::is_nan(v), V::real(V::set(0x7FC00000)), v); }
 
   static GCOMM_HD F flip(F v, const std::uint32_t* signs, std::size_t i) {
     return V::real(V::xor_(V::bits(v), V::sign_bits(signs[i / 32], static_cast<int>(i % 32))));

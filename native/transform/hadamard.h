@@ -13,6 +13,8 @@ namespace gcomm::transform {
 std::vector<std::uint32_t> hadamard_signs(std::uint64_t seed, std::size_t count);
 
 // What the result of the stages is multiplied by.
-GCOMM_HD float hadamard_factor(int size) { return size == 64 ? 0.125f : size == 128 ? 0x1.6a09e6p-4f : 0.0625f; }
+GCOMM_HD float hadamard_factor(int size) {
+  return size == 64 ? 0.125f : size == 128 ? 0x1.6a09e6p-4f : 0.0625f;
+}
 
 }  // namespace gcomm::transform

@@ -68,7 +68,7 @@ struct CarefulScaled {
       encode_block(x + b * kBlock, contents[b], scales.tile, options, options.element + b * kBlock, best);
       scales.code[b] = best.scale_code;
       if constexpr (T::kPacked) {
-        T::pack(best.codes, out);
+        T::template pack<V>(best.codes, kBlock, out);
       } else {
         __builtin_memcpy(out, best.codes, kBlock);
       }
@@ -84,8 +84,8 @@ struct CarefulScaled {
   }
 
  private:
-  static void encode_block(const float* x, const BlockContents& contents, float tile, const CarefulOptions& options,
-                           std::uint64_t element, Candidate& best) {
+  static void encode_block(const float* x, const BlockContents& contents, float tile,
+                           const CarefulOptions& options, std::uint64_t element, Candidate& best) {
     std::int32_t u[kBlock];
     if (options.stochastic) {
       for (std::size_t j = 0; j < kBlock; j += 8) {
@@ -105,8 +105,8 @@ struct CarefulScaled {
     }
   }
 
-  static void try_scale(const float* x, std::int32_t absmax, float divisor, float tile, const std::int32_t* random,
-                        Candidate& made) {
+  static void try_scale(const float* x, std::int32_t absmax, float divisor, float tile,
+                        const std::int32_t* random, Candidate& made) {
     const auto chosen = T::Scale::template choose<V>(V::real(absmax), divisor, tile);
     made.scale_code = chosen.code;
     for (std::size_t j = 0; j < kBlock; ++j) {
@@ -120,7 +120,8 @@ struct CarefulScaled {
       } else if (random != nullptr) {
         code = T::template encode_stochastic<V>(y, random[j]);
       } else {
-        code = T::template encode<V>(y);
+        float value;
+        code = T::template encode<V>(y, value);
       }
       made.codes[j] = static_cast<std::uint8_t>(code);
     }
@@ -139,8 +140,8 @@ struct CarefulScaled {
   static float squared_error(const float* x, const Candidate& candidate, float tile) {
     std::uint8_t packed[T::kCodeBytes];
     std::uint8_t levels[kBlock];
-    T::pack(candidate.codes, packed);
-    T::unpack(packed, levels);
+    T::template pack<V>(candidate.codes, kBlock, packed);
+    T::template unpack<V>(packed, kBlock, levels);
     const float scale = T::Scale::template value<V>(candidate.scale_code, tile);
     float sum[8];
     for (std::size_t j = 0; j < kBlock; ++j) {

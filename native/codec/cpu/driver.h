@@ -1,8 +1,9 @@
-// What one instruction set offers: plain functions on tiles, so that nothing but loops is compiled with its flags.
+// What one instruction set offers: plain functions on tiles, so that nothing but loops is compiled with its
+// flags.
 //
-// Tiles are at most kTile elements. Where a function reads x as floats, kTile floats are readable and those past
-// `count` are +0; where it writes floats, kTile floats are writable, and those past `count` get anything. Encoded
-// bytes are read and written to their exact length.
+// Tiles are at most kTile elements. Where a function reads x as floats, kTile floats are readable and those
+// past `count` are +0; where it writes floats, kTile floats are writable, and those past `count` get anything.
+// Encoded bytes are read and written to their exact length.
 #pragma once
 
 #include <cstddef>
@@ -29,10 +30,14 @@ enum class Sink {
 struct FormatDriver {
   // Returns whether x held a NaN or an Inf.
   bool (*encode)(const float* x, std::size_t count, std::uint8_t* dst, const Ahead& ahead);
+  // The same, and what will be decoded from dst goes to out; unless it returns true, then out is left alone.
+  bool (*encode_and_decode)(const float* x, std::size_t count, std::uint8_t* dst, float* out,
+                            const Ahead& ahead);
   void (*decode)(const std::uint8_t* src, std::size_t count, Sink sink, const float* base, float* out);
 };
 
-// One of the dtypes that codecs read and write. Elements in memory need no alignment, and exactly `count` are touched.
+// One of the dtypes that codecs read and write. Elements in memory need no alignment, and exactly `count` are
+// touched.
 struct ElementDriver {
   void (*load)(const void* src, std::size_t count, float* x);
   void (*add)(const void* src, std::size_t count, float* x);  // x += src
@@ -55,8 +60,9 @@ struct Driver {
   // residual = x - decoded, 0 where that or either of them is not finite.
   void (*take_residual)(const float* x, const float* decoded, float* residual, std::size_t count);
   // signs: one bit an element of a tile (transform/hadamard.h). count is a multiple of size.
-  void (*hadamard)(float* x, std::size_t count, int size, const std::uint32_t* signs);
-  void (*hadamard_inverse)(float* x, std::size_t count, int size, const std::uint32_t* signs);
+  // x may be out.
+  void (*hadamard)(const float* x, float* out, std::size_t count, int size, const std::uint32_t* signs);
+  void (*hadamard_inverse)(const float* x, float* out, std::size_t count, int size, const std::uint32_t* signs);
 };
 
 // One a source file; which of them exist is up to the build, which of them may run is up to the processor.
@@ -73,7 +79,8 @@ struct CarefulOptions {
   std::uint32_t call = 0;
   std::uint32_t stream = 0;
 };
-using CarefulEncode = bool (*)(const float* x, std::size_t count, std::uint8_t* dst, const CarefulOptions& options);
+using CarefulEncode = bool (*)(const float* x, std::size_t count, std::uint8_t* dst,
+                               const CarefulOptions& options);
 CarefulEncode careful_encode(int format);
 
 }  // namespace gcomm::codec

@@ -79,9 +79,9 @@ struct FloatTile {
 template <class T, class V>
 constexpr FormatDriver format_driver() {
   if constexpr (T::Scale::kBytes == 0) {
-    return {&ElementTile<T, V>::encode, &ElementTile<T, V>::decode};
+    return {&ElementTile<T, V>::encode, &ElementTile<T, V>::encode_and_decode, &ElementTile<T, V>::decode};
   } else {
-    return {&ScaledTile<T, V>::encode, &ScaledTile<T, V>::decode};
+    return {&ScaledTile<T, V>::encode, &ScaledTile<T, V>::encode_and_decode, &ScaledTile<T, V>::decode};
   }
 }
 

@@ -1,5 +1,5 @@
-// Loops over elements as they lie in the caller's memory: loads, stores and sums in a dtype, and the formats that have
-// no scale (which are the same three).
+// Loops over elements as they lie in the caller's memory: loads, stores and sums in a dtype, and the formats
+// that have no scale (which are the same three).
 #pragma once
 
 #include <cstddef>
@@ -90,8 +90,18 @@ struct ElementTile {
       special |= here;
       for (std::size_t k = 0; k < kStep; k += kLanes) {
         std::uint8_t* out = dst + (i + k) * kBytes;
-        here ? T::template store_any<V>(out, V::load(x + i + k)) : T::template store<V>(out, V::load(x + i + k));
+        here ? T::template store_any<V>(out, V::load(x + i + k))
+             : T::template store<V>(out, V::load(x + i + k));
       }
+    }
+    return special;
+  }
+
+  static bool encode_and_decode(const float* x, std::size_t count, std::uint8_t* dst, float* out,
+                                const Ahead& ahead) {
+    const bool special = encode(x, count, dst, ahead);
+    if (!special) {
+      decode_to<Sink::kStore>(dst, count, out, out);
     }
     return special;
   }

@@ -6,10 +6,11 @@
 #include <cstdint>
 
 #include "base/hd.h"
+#include "codec/cpu/bytes_avx2.h"
 
 namespace gcomm::codec {
 
-struct Avx2Lanes {
+struct Avx2Lanes : Avx2Bytes {
   using F = __m256;
   using I = __m256i;
   using M = __m256i;  // all ones or all zeros in a lane
@@ -60,6 +61,7 @@ struct Avx2Lanes {
   static GCOMM_HD I bits(F v) { return _mm256_castps_si256(v); }
   static GCOMM_HD F real(I v) { return _mm256_castsi256_ps(v); }
   static GCOMM_HD F to_float(I v) { return _mm256_cvtepi32_ps(v); }
+  static GCOMM_HD I by_sign(F v, I minus, I plus) { return select(bits(v), minus, plus); }
   static GCOMM_HD I round(F v) { return _mm256_cvtps_epi32(v); }
   static GCOMM_HD I truncate(F v) { return _mm256_cvttps_epi32(v); }
   static GCOMM_HD I floor(F v) { return _mm256_cvttps_epi32(_mm256_floor_ps(v)); }
@@ -105,9 +107,7 @@ struct Avx2Lanes {
     return and_(_mm256_sllv_epi32(set(static_cast<std::int32_t>(word)), to_top), set(kSign));
   }
 
-  static GCOMM_HD I maxima(const I* v) {
-    return maxima_halves(maxima4(v), maxima4(v + 4));
-  }
+  static GCOMM_HD I maxima(const I* v) { return maxima_halves(maxima4(v), maxima4(v + 4)); }
 
  private:
   static constexpr std::int32_t kSign = static_cast<std::int32_t>(0x80000000u);

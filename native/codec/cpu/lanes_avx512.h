@@ -1,14 +1,16 @@
-// Sixteen lanes: AVX-512 F, BW, VL, DQ. codec/formats/lanes_scalar.h tells what each member means. The intrinsics are
-// included by who includes this: a test compiles it over an emulation, so that it runs on every processor.
+// Sixteen lanes: AVX-512 F, BW, VL, DQ. codec/formats/lanes_scalar.h tells what each member means. The
+// intrinsics are included by who includes this: a test compiles it over an emulation, so that it runs on every
+// processor.
 #pragma once
 
 #include <cstdint>
 
 #include "base/hd.h"
+#include "codec/cpu/bytes_avx2.h"
 
 namespace gcomm::codec {
 
-struct Avx512Lanes {
+struct Avx512Lanes : Avx2Bytes {
   using F = __m512;
   using I = __m512i;
   using M = __mmask16;
@@ -47,6 +49,9 @@ struct Avx512Lanes {
   static GCOMM_HD I bits(F v) { return _mm512_castps_si512(v); }
   static GCOMM_HD F real(I v) { return _mm512_castsi512_ps(v); }
   static GCOMM_HD F to_float(I v) { return _mm512_cvtepi32_ps(v); }
+  static GCOMM_HD I by_sign(F v, I minus, I plus) {
+    return select(_mm512_cmpgt_epi32_mask(set(0), bits(v)), minus, plus);
+  }
   static GCOMM_HD I round(F v) { return _mm512_cvtps_epi32(v); }
   static GCOMM_HD I truncate(F v) { return _mm512_cvttps_epi32(v); }
   static GCOMM_HD I floor(F v) {

@@ -23,6 +23,7 @@ struct BlockScales {
   alignas(64) std::int32_t absmax[kBlocks];  // bits of the largest finite magnitude
   alignas(64) std::int32_t code[kBlocks];
   alignas(64) float inverse[kBlocks];
+  alignas(64) float value[kBlocks];  // what a decoder makes of code
   float tile = 0.0f;
 };
 
@@ -83,43 +84,32 @@ struct ScaledTile {
   static constexpr std::size_t kBlocks = Layout::kBlocks;
 
   static bool encode(const float* x, std::size_t count, std::uint8_t* dst, const Ahead& ahead) {
-    const std::size_t blocks = Layout::blocks(count);
     BlockScales<T> scales;
-    const bool special = find_maxima(x, blocks, scales);
-    BlockContents contents[kBlocks];
-    if (special) {
-      for (std::size_t b = 0; b < blocks; ++b) {
-        contents[b] = inspect_block<T::kBlock>(x + b * kBlock);
-        scales.absmax[b] = contents[b].absmax;
-      }
+    const std::size_t blocks = Layout::blocks(count);
+    if (find_maxima(x, blocks, scales)) {
+      encode_special(x, blocks, scales, dst);
+      return true;
     }
     choose_scales(blocks, scales);
-    if (special) {
-      for (std::size_t b = 0; b < blocks; ++b) {
-        scales.code[b] = contents[b].special ? special_scale<T>(contents[b], scales.code[b]) : scales.code[b];
-      }
+    std::uint8_t* codes = write_scales<T>(scales, blocks, dst);
+    has_limited(blocks, scales) ? write_codes<true, false>(x, blocks, scales, codes, nullptr, ahead)
+                                : write_codes<false, false>(x, blocks, scales, codes, nullptr, ahead);
+    return false;
+  }
+
+  static bool encode_and_decode(const float* x, std::size_t count, std::uint8_t* dst, float* out,
+                                const Ahead& ahead) {
+    BlockScales<T> scales;
+    const std::size_t blocks = Layout::blocks(count);
+    if (find_maxima(x, blocks, scales)) {
+      encode_special(x, blocks, scales, dst);
+      return true;
     }
-    std::uint8_t* out = write_scales<T>(scales, blocks, dst);
-    const bool exception = (special && T::kHasNaN) || has_limited(blocks, scales);
-    if constexpr (T::kPacked) {
-      alignas(64) std::uint8_t codes[kTile];
-      exception ? quantise<true>(x, blocks * kBlock, scales, codes, ahead)
-                : quantise<false>(x, blocks * kBlock, scales, codes, ahead);
-      for (std::size_t b = 0; b < blocks; ++b) {
-        T::pack(codes + b * kBlock, out + b * T::kCodeBytes);
-      }
-    } else {
-      exception ? quantise<true>(x, blocks * kBlock, scales, out, ahead)
-                : quantise<false>(x, blocks * kBlock, scales, out, ahead);
-    }
-    if (special && !T::kHasNaN) {
-      for (std::size_t b = 0; b < blocks; ++b) {
-        if (contents[b].special) {
-          __builtin_memset(out + b * T::kCodeBytes, 0, T::kCodeBytes);
-        }
-      }
-    }
-    return special;
+    choose_scales(blocks, scales);
+    std::uint8_t* codes = write_scales<T>(scales, blocks, dst);
+    has_limited(blocks, scales) ? write_codes<true, true>(x, blocks, scales, codes, out, ahead)
+                                : write_codes<false, true>(x, blocks, scales, codes, out, ahead);
+    return false;
   }
 
   static void decode(const std::uint8_t* src, std::size_t count, Sink sink, const float* base, float* out) {
@@ -129,9 +119,7 @@ struct ScaledTile {
     const std::uint8_t* codes = src + Layout::kHeader + blocks * T::Scale::kBytes;
     if constexpr (T::kPacked) {
       alignas(64) std::uint8_t levels[kTile];
-      for (std::size_t b = 0; b < blocks; ++b) {
-        T::unpack(codes + b * T::kCodeBytes, levels + b * kBlock);
-      }
+      T::template unpack<V>(codes, blocks * kBlock, levels);
       dequantise<false>(levels, blocks, scales, sink, base, out);
     } else if constexpr (T::kHasNaN) {
       std::uint8_t top = 0;
@@ -148,8 +136,28 @@ struct ScaledTile {
   }
 
  private:
-  // Blocks are looked at kLanes at a time; those past the last one read the filling. Integer comparison of the bits:
-  // a NaN or an Inf is larger than any number.
+  // A tile with a NaN or an Inf in it.
+  static void encode_special(const float* x, std::size_t blocks, BlockScales<T>& scales, std::uint8_t* dst) {
+    BlockContents contents[kBlocks];
+    for (std::size_t b = 0; b < blocks; ++b) {
+      contents[b] = inspect_block<T::kBlock>(x + b * kBlock);
+      scales.absmax[b] = contents[b].absmax;
+    }
+    choose_scales(blocks, scales);
+    for (std::size_t b = 0; b < blocks; ++b) {
+      scales.code[b] = contents[b].special ? special_scale<T>(contents[b], scales.code[b]) : scales.code[b];
+    }
+    std::uint8_t* codes = write_scales<T>(scales, blocks, dst);
+    write_codes<true, false>(x, blocks, scales, codes, nullptr, {});
+    for (std::size_t b = 0; b < blocks && !T::kHasNaN; ++b) {
+      if (contents[b].special) {
+        __builtin_memset(codes + b * T::kCodeBytes, 0, T::kCodeBytes);
+      }
+    }
+  }
+
+  // Blocks are looked at kLanes at a time; those past the last one read the filling. Integer comparison of the
+  // bits: a NaN or an Inf is larger than any number.
   static bool find_maxima(const float* x, std::size_t blocks, BlockScales<T>& scales) {
     auto top = V::set(0);
     for (std::size_t first = 0; first < blocks; first += kLanes) {
@@ -181,6 +189,7 @@ struct ScaledTile {
       const auto chosen = T::Scale::template choose<V>(absmax, V::set(T::kQMax), V::set(scales.tile));
       V::store(scales.code + first, chosen.code);
       V::store(scales.inverse + first, chosen.inverse);
+      V::store(scales.value + first, T::Scale::template value<V>(chosen.code, V::set(scales.tile)));
     }
   }
 
@@ -196,25 +205,42 @@ struct ScaledTile {
     return false;
   }
 
-  // exceptions: also does what only NaN, Inf and limited blocks need.
-  template <bool exceptions>
-  static void quantise(const float* x, std::size_t count, const BlockScales<T>& scales, std::uint8_t* codes,
-                       const Ahead& ahead) {
+  // exceptions: also does what only NaN, Inf and limited blocks need. keeps: decoded values go to `values`.
+  template <bool exceptions, bool keeps>
+  static void write_codes(const float* x, std::size_t blocks, const BlockScales<T>& scales, std::uint8_t* dst,
+                          float* values, const Ahead& ahead) {
+    if constexpr (T::kPacked) {
+      alignas(64) std::uint8_t codes[kTile];
+      quantise<exceptions, keeps>(x, blocks * kBlock, scales, codes, values, ahead);
+      T::template pack<V>(codes, blocks * kBlock, dst);
+    } else {
+      quantise<exceptions, keeps>(x, blocks * kBlock, scales, dst, values, ahead);
+    }
+  }
+
+  template <bool exceptions, bool keeps>
+  static GCOMM_HD void quantise(const float* x, std::size_t count, const BlockScales<T>& scales,
+                                std::uint8_t* codes, float* values, const Ahead& ahead) {
     for (std::size_t i = 0; i < count; i += V::kGroup) {
       if constexpr (kLanes > 1) {
         fetch_ahead<V>(ahead, i);
       }
       I group[V::kGroup / kLanes];
       for (std::size_t k = 0; k < V::kGroup; k += kLanes) {
-        const F value = V::load(x + i + k);
-        auto y = V::mul(value, V::set(scales.inverse[(i + k) / kBlock]));
+        const std::size_t block = (i + k) / kBlock;
+        const F v = V::load(x + i + k);
+        F y = V::mul(v, V::set(scales.inverse[block]));
         if constexpr (exceptions && T::Scale::kHasLimit) {
-          y = T::Scale::template limit<V>(y, V::set(scales.code[(i + k) / kBlock]));
+          y = T::Scale::template limit<V>(y, V::set(scales.code[block]));
         }
-        auto code = T::template encode<V>(y);
+        F value;
+        I code = T::template encode<V>(y, value);
         if constexpr (exceptions && T::kHasNaN) {
-          const auto a = V::and_(V::bits(value), V::set(0x7FFFFFFF));
-          code = V::select(V::greater(a, V::set(0x7F7FFFFF)), T::template encode_special<V>(value), code);
+          const auto a = V::and_(V::bits(v), V::set(0x7FFFFFFF));
+          code = V::select(V::greater(a, V::set(0x7F7FFFFF)), T::template encode_special<V>(v), code);
+        }
+        if constexpr (keeps) {
+          V::store(values + i + k, V::mul(value, V::set(scales.value[block])));
         }
         group[k / kLanes] = code;
       }
@@ -264,8 +290,8 @@ struct ScaledTile {
   }
 
   template <bool special, Sink sink>
-  static void dequantise_to(const std::uint8_t* levels, std::size_t blocks, const float* scales, const float* base,
-                            float* out) {
+  static void dequantise_to(const std::uint8_t* levels, std::size_t blocks, const float* scales,
+                            const float* base, float* out) {
     for (std::size_t b = 0; b < blocks; ++b) {
       const F scale = V::set(scales[b]);
       for (std::size_t i = b * kBlock; i < (b + 1) * kBlock; i += kLanes) {

@@ -1,7 +1,8 @@
-// Four bits an element: a sign and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6. Levels are twice the value, so that they are
-// whole numbers; code 8 (minus nothing) is level 0.
+// Four bits an element: a sign and one of 0, 0.5, 1, 1.5, 2, 3, 4, 6. Levels are twice the value, so that they
+// are whole numbers; code 8 (minus nothing) is level 0.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 
 #include "base/hd.h"
@@ -18,46 +19,43 @@ struct E2M1Element {
   static constexpr bool kPacked = true;
 
   template <class V>
-  static GCOMM_HD typename V::I encode(typename V::F y) {
-    const auto bits = V::bits(y);
-    return with_sign<V>(Mini::template nearest<V>(V::and_(bits, V::set(0x7FFFFFFF))), bits);
+  static GCOMM_HD typename V::I encode(typename V::F y, typename V::F& value) {
+    const auto code = Mini::template nearest<V, 8, true>(y, value);
+    const auto sign = V::and_(V::bits(y), V::set(static_cast<std::int32_t>(0x80000000u)));
+    value = V::add(V::real(V::or_(V::bits(value), sign)), V::set(0.0f));  // -0 becomes +0
+    return code;
   }
   template <class V>
   static GCOMM_HD typename V::I encode_stochastic(typename V::F y, typename V::I u) {
     const auto bits = V::bits(y);
-    return with_sign<V>(Mini::template stochastic<V>(V::and_(bits, V::set(0x7FFFFFFF)), u), bits);
+    const auto magnitude = Mini::template stochastic<V>(V::and_(bits, V::set(0x7FFFFFFF)), u);
+    return V::or_(magnitude, V::and_(V::template shr<28>(bits), V::set(8)));
   }
   template <class V>
   static GCOMM_HD typename V::F decode(typename V::I level) {
     return V::mul(V::to_float(level), V::set(0.5f));
   }
 
-  // Two codes a byte, neighbours.
-  template <int block>
-  static GCOMM_HD void pack_pairs(const std::uint8_t* u, std::uint8_t* out) {
-    for (int j = 0; j < block / 2; ++j) {
+  // Two codes a byte, neighbours, whatever the block.
+  template <class V>
+  static GCOMM_HD void pack(const std::uint8_t* u, std::size_t count, std::uint8_t* out) {
+    for (std::size_t j = 0; j < count / 2; ++j) {
       std::uint16_t pair;
       __builtin_memcpy(&pair, u + 2 * j, sizeof pair);
       out[j] = static_cast<std::uint8_t>(pair | pair >> 4);
     }
   }
-  template <int block>
-  static GCOMM_HD void unpack_pairs(const std::uint8_t* in, std::uint8_t* level) {
-    for (int j = 0; j < block / 2; ++j) {
-      const std::uint16_t pair = static_cast<std::uint16_t>(level_of(in[j] & 15) | level_of(in[j] >> 4) << 8);
-      __builtin_memcpy(level + 2 * j, &pair, sizeof pair);
-    }
-  }
-
- private:
   template <class V>
-  static GCOMM_HD typename V::I with_sign(typename V::I magnitude, typename V::I bits) {
-    return V::or_(magnitude, V::and_(V::template shr<28>(bits), V::set(8)));
-  }
-  static GCOMM_HD std::uint8_t level_of(int code) {
-    const int m = code & 7;
-    const int twice = m + (m > 4 ? m - 4 : 0) + (m > 6 ? 2 : 0);  // 0 1 2 3 4 6 8 12
-    return static_cast<std::uint8_t>(code & 8 ? -twice : twice);
+  static GCOMM_HD void unpack(const std::uint8_t* in, std::size_t count, std::uint8_t* level) {
+    constexpr std::uint8_t kLevels[16] = {0, 1, 2, 3, 4, 6, 8, 12, 0, 255, 254, 253, 252, 250, 248, 244};
+    std::size_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+      V::look_up_nibbles(in + i / 2, kLevels, level + i);
+    }
+    for (; i < count; i += 2) {
+      level[i] = kLevels[in[i / 2] & 15];
+      level[i + 1] = kLevels[in[i / 2] >> 4];
+    }
   }
 };
 

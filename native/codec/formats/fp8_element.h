@@ -17,10 +17,13 @@ struct Fp8Element {
   static constexpr bool kSearchable = false;
   static constexpr int kFirstSpecial = Mini::kLargestCode + 1;  // magnitude codes from here on are no numbers
 
+  // |y| <= 1.01 q_max, as every scale of ours makes it. value gets what the code will be decoded to.
   template <class V>
-  static GCOMM_HD typename V::I encode(typename V::F y) {
-    const auto bits = V::bits(y);
-    return signed_code<V>(Mini::template nearest<V>(V::and_(bits, V::set(0x7FFFFFFF))), bits);
+  static GCOMM_HD typename V::I encode(typename V::F y, typename V::F& value) {
+    const auto code = Mini::template nearest<V, -128, false>(y, value);
+    value =
+        V::real(V::or_(V::bits(value), V::and_(V::bits(y), V::set(static_cast<std::int32_t>(0x80000000u)))));
+    return code;
   }
   template <class V>
   static GCOMM_HD typename V::I encode_stochastic(typename V::F y, typename V::I u) {

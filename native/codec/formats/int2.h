@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "codec/formats/scaled_int.h"
 
 namespace gcomm::codec {
@@ -16,8 +19,10 @@ struct Int2 {
   static constexpr bool kPacked = true;
 
   template <class V>
-  static GCOMM_HD typename V::I encode(typename V::F y) {
-    return clamp<V>(V::add(V::floor(V::mul(y, V::set(0.5f))), V::set(2)));
+  static GCOMM_HD typename V::I encode(typename V::F y, typename V::F& value) {
+    const auto code = clamp<V>(V::add(V::floor(V::mul(y, V::set(0.5f))), V::set(2)));
+    value = V::to_float(V::sub(V::template shl<1>(code), V::set(3)));
+    return code;
   }
   template <class V>
   static GCOMM_HD typename V::I encode_stochastic(typename V::F y, typename V::I u) {
@@ -29,7 +34,22 @@ struct Int2 {
     return V::to_float(level);
   }
 
-  static GCOMM_HD void pack(const std::uint8_t* u, std::uint8_t* out) {
+  template <class V>
+  static GCOMM_HD void pack(const std::uint8_t* u, std::size_t count, std::uint8_t* out) {
+    for (std::size_t b = 0; b < count / kBlock; ++b) {
+      pack_block(u + b * kBlock, out + b * kCodeBytes);
+    }
+  }
+  template <class V>
+  static GCOMM_HD void unpack(const std::uint8_t* in, std::size_t count, std::uint8_t* level) {
+    constexpr std::uint8_t kLevels[16] = {253, 255, 1, 3};
+    for (std::size_t b = 0; b < count / kBlock; ++b) {
+      V::template look_up_pairs<false>(in + b * kCodeBytes, kLevels, level + b * kBlock);
+    }
+  }
+
+ private:
+  static GCOMM_HD void pack_block(const std::uint8_t* u, std::uint8_t* out) {
     std::uint64_t pairs = 0;
     for (int part = 0; part < 4; ++part) {
       std::uint64_t eight;
@@ -38,15 +58,7 @@ struct Int2 {
     }
     __builtin_memcpy(out, &pairs, sizeof pairs);
   }
-  static GCOMM_HD void unpack(const std::uint8_t* in, std::uint8_t* level) {
-    for (int part = 0; part < 4; ++part) {
-      for (int j = 0; j < 8; ++j) {
-        level[8 * part + j] = static_cast<std::uint8_t>(2 * (in[j] >> (2 * part) & 3) - 3);
-      }
-    }
-  }
 
- private:
   template <class V>
   static GCOMM_HD typename V::I clamp(typename V::I code) {
     return V::min(V::max(code, V::set(0)), V::set(3));

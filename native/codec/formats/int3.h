@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "codec/formats/scaled_int.h"
 
 namespace gcomm::codec {
@@ -11,7 +14,22 @@ struct Int3 : ScaledInt<3, 4, 0x7EAA0000> {
   static constexpr int kCodeBytes = 12;
   static constexpr bool kPacked = true;
 
-  static GCOMM_HD void pack(const std::uint8_t* u, std::uint8_t* out) {
+  template <class V>
+  static GCOMM_HD void pack(const std::uint8_t* u, std::size_t count, std::uint8_t* out) {
+    for (std::size_t b = 0; b < count / kBlock; ++b) {
+      pack_block(u + b * kBlock, out + b * kCodeBytes);
+    }
+  }
+  template <class V>
+  static GCOMM_HD void unpack(const std::uint8_t* in, std::size_t count, std::uint8_t* level) {
+    constexpr std::uint8_t kLevels[16] = {252, 253, 254, 255, 0, 1, 2, 3};
+    for (std::size_t b = 0; b < count / kBlock; ++b) {
+      V::template look_up_pairs<true>(in + b * kCodeBytes, kLevels, level + b * kBlock);
+    }
+  }
+
+ private:
+  static GCOMM_HD void pack_block(const std::uint8_t* u, std::uint8_t* out) {
     std::uint64_t pairs = 0;
     std::uint32_t high = 0;
     for (int part = 0; part < 4; ++part) {
@@ -25,22 +43,7 @@ struct Int3 : ScaledInt<3, 4, 0x7EAA0000> {
     __builtin_memcpy(out, &pairs, sizeof pairs);
     __builtin_memcpy(out + 8, &high, sizeof high);
   }
-  static GCOMM_HD void unpack(const std::uint8_t* in, std::uint8_t* level) {
-    std::uint64_t pairs;
-    __builtin_memcpy(&pairs, in, sizeof pairs);
-    for (int part = 0; part < 4; ++part) {
-      // Byte j keeps bit j of the spread byte; what is not zero carries into bit 7.
-      const std::uint64_t spread = (in[8 + part] * kLowBit) & 0x8040201008040201u;
-      const std::uint64_t high = (spread + 0x7F7F7F7F7F7F7F7Fu) >> 7 & kLowBit;
-      const std::uint64_t code = (pairs >> (2 * part) & kLowPair) | high << 2;
-      // code - 4 in every byte: + 0xFC without a carry into the next one.
-      const std::uint64_t minus4 = (code | 0x8080808080808080u) - 4 * kLowBit;
-      const std::uint64_t eight = minus4 ^ 0x8080808080808080u;
-      __builtin_memcpy(level + 8 * part, &eight, sizeof eight);
-    }
-  }
 
- private:
   static constexpr std::uint64_t kLowBit = 0x0101010101010101u;
   static constexpr std::uint64_t kLowPair = 0x0303030303030303u;
 };

@@ -1,5 +1,8 @@
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
+
 #include "codec/formats/scaled_int.h"
 
 namespace gcomm::codec {
@@ -11,7 +14,21 @@ struct Int6 : ScaledInt<31, 32, 0x7D040000> {
   static constexpr int kCodeBytes = 48;
   static constexpr bool kPacked = true;
 
-  static GCOMM_HD void pack(const std::uint8_t* u, std::uint8_t* out) {
+  template <class V>
+  static GCOMM_HD void pack(const std::uint8_t* u, std::size_t count, std::uint8_t* out) {
+    for (std::size_t b = 0; b < count / kBlock; ++b) {
+      pack_block(u + b * kBlock, out + b * kCodeBytes);
+    }
+  }
+  template <class V>
+  static GCOMM_HD void unpack(const std::uint8_t* in, std::size_t count, std::uint8_t* level) {
+    for (std::size_t b = 0; b < count / kBlock; ++b) {
+      unpack_block(in + b * kCodeBytes, level + b * kBlock);
+    }
+  }
+
+ private:
+  static GCOMM_HD void pack_block(const std::uint8_t* u, std::uint8_t* out) {
     for (int j = 0; j < 32; ++j) {
       out[j] = static_cast<std::uint8_t>((u[j] & 15) | (u[j + 32] & 15) << 4);
     }
@@ -20,7 +37,7 @@ struct Int6 : ScaledInt<31, 32, 0x7D040000> {
                                               (u[j + 48] >> 4) << 6);
     }
   }
-  static GCOMM_HD void unpack(const std::uint8_t* in, std::uint8_t* level) {
+  static GCOMM_HD void unpack_block(const std::uint8_t* in, std::uint8_t* level) {
     for (int j = 0; j < 16; ++j) {
       const int high = in[32 + j];
       level[j] = static_cast<std::uint8_t>(((in[j] & 15) | (high & 3) << 4) - 32);

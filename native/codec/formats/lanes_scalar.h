@@ -1,7 +1,9 @@
-// One lane: the vocabulary in which formats, scales and transforms are written. Every instruction set has a class of
-// the same members in codec/cpu/lanes_*.h; this one is plain C++, so it is also what a GPU thread uses.
+// One lane: the vocabulary in which formats, scales and transforms are written. Every instruction set has a
+// class of the same members in codec/cpu/lanes_*.h; this one is plain C++, so it is also what a GPU thread
+// uses.
 //
-//   F  binary32 lanes     I  32-bit integer lanes (signed compare, wrapping arithmetic)     M  a mask over lanes
+//   F  binary32 lanes     I  32-bit integer lanes (signed compare, wrapping arithmetic)     M  a mask over
+//   lanes
 //
 // All members are exact IEEE operations or integer operations, hence the same bits from every class.
 #pragma once
@@ -59,6 +61,8 @@ struct ScalarLanes {
   static GCOMM_HD I bits(F v) { return static_cast<I>(float_bits(v)); }
   static GCOMM_HD F real(I v) { return bits_float(static_cast<std::uint32_t>(v)); }
   static GCOMM_HD F to_float(I v) { return static_cast<float>(v); }
+  // Negative lanes of v (its sign bit is set) take `minus`.
+  static GCOMM_HD I by_sign(F v, I minus, I plus) { return bits(v) < 0 ? minus : plus; }
   // Nearest even; |v| <= 2^22, anything for what lies beyond.
   static GCOMM_HD I round(F v) { return sub(bits(v + 0x1.8p23f), 0x4B400000); }
   // Towards zero; |v| < 2^31.
@@ -105,6 +109,26 @@ struct ScalarLanes {
   // Bit first + k of word, moved to the sign bit of lane k.
   static GCOMM_HD I sign_bits(std::uint32_t word, int first) {
     return static_cast<I>(word << (31 - first) & 0x80000000u);
+  }
+
+  // Packed codes to bytes, by a table of 16: out[2 j] from the low half of in[j], out[2 j + 1] from the high
+  // one; 16 bytes in, 32 out.
+  static GCOMM_HD void look_up_nibbles(const std::uint8_t* in, const std::uint8_t* table, std::uint8_t* out) {
+    for (int j = 0; j < 16; ++j) {
+      out[2 * j] = table[in[j] & 15];
+      out[2 * j + 1] = table[in[j] >> 4];
+    }
+  }
+  // out[8 p + j] from bits 2 p and 2 p + 1 of in[j], and with has_high bit 8 p + j of a 32-bit number after
+  // them; 8 (12) bytes in, 32 out.
+  template <bool has_high>
+  static GCOMM_HD void look_up_pairs(const std::uint8_t* in, const std::uint8_t* table, std::uint8_t* out) {
+    for (int p = 0; p < 4; ++p) {
+      for (int j = 0; j < 8; ++j) {
+        const int high = has_high ? in[8 + p] >> j & 1 : 0;
+        out[8 * p + j] = table[(in[j] >> (2 * p) & 3) | high << 2];
+      }
+    }
   }
 
   // Lane b of the result is the largest lane of v[b].

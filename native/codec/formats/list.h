@@ -1,6 +1,6 @@
-// Every wire format, in the order in which it is listed to users. Everything that must know them all (drivers, the
-// registry, tests, benchmarks) walks this list; the index in it is the format's number inside the process, and the
-// name is what travels.
+// Every wire format, in the order in which it is listed to users. Everything that must know them all (drivers,
+// the registry, tests, benchmarks) walks this list; the index in it is the format's number inside the process,
+// and the name is what travels.
 #pragma once
 
 #include "codec/formats/bf16.h"
@@ -24,6 +24,7 @@ struct FormatList {
   static constexpr int kSize = sizeof...(Formats);
 };
 
-using AllFormats = FormatList<Fp32, Bf16, Fp16, Fp8E4M3, Fp8E5M2, Int8, Int6, Int4, Int3, Int2, Mxfp8, Mxfp4, Nvfp4>;
+using AllFormats =
+    FormatList<Fp32, Bf16, Fp16, Fp8E4M3, Fp8E5M2, Int8, Int6, Int4, Int3, Int2, Mxfp8, Mxfp4, Nvfp4>;
 
 }  // namespace gcomm::codec

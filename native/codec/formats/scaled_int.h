@@ -15,13 +15,16 @@ struct ScaledInt {
   static constexpr bool kHasNaN = false;
   static constexpr bool kSearchable = false;
 
+  // value gets what the code will be decoded to.
   template <class V>
-  static GCOMM_HD typename V::I encode(typename V::F y) {
-    return code<V>(V::round(y));
+  static GCOMM_HD typename V::I encode(typename V::F y, typename V::F& value) {
+    const auto q = clamp<V>(V::round(y));
+    value = V::to_float(q);
+    return with_bias<V>(q);
   }
   template <class V>
   static GCOMM_HD typename V::I encode_stochastic(typename V::F y, typename V::I u) {
-    return code<V>(V::floor(V::add(y, V::mul(V::to_float(u), V::set(0x1p-16f)))));
+    return with_bias<V>(clamp<V>(V::floor(V::add(y, V::mul(V::to_float(u), V::set(0x1p-16f))))));
   }
   // level: a byte that unpack() wrote, sign-extended.
   template <class V>
@@ -31,12 +34,15 @@ struct ScaledInt {
 
  private:
   template <class V>
-  static GCOMM_HD typename V::I code(typename V::I q) {
-    const auto clamped = V::min(V::max(q, V::set(-q_max)), V::set(q_max));
+  static GCOMM_HD typename V::I clamp(typename V::I q) {
+    return V::min(V::max(q, V::set(-q_max)), V::set(q_max));
+  }
+  template <class V>
+  static GCOMM_HD typename V::I with_bias(typename V::I q) {
     if constexpr (bias == 0) {
-      return clamped;
+      return q;
     } else {
-      return V::add(clamped, V::set(bias));
+      return V::add(q, V::set(bias));
     }
   }
 };

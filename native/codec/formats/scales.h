@@ -1,8 +1,8 @@
 // How the scale of a block is chosen, written and read: docs/wire-format.md, sections 1.3 to 1.5.
 //
-// choose() gets the block's largest finite magnitude over the divisor of the format (and nvfp4's tile scale) and works
-// on as many blocks at once as there are lanes. value() is what a decoder makes of the stored scale; where that is no
-// finite number the block decodes to NaN.
+// choose() gets the block's largest finite magnitude over the divisor of the format (and nvfp4's tile scale)
+// and works on as many blocks at once as there are lanes. value() is what a decoder makes of the stored scale;
+// where that is no finite number the block decodes to NaN.
 #pragma once
 
 #include <cstdint>
@@ -47,8 +47,8 @@ struct Bf16Scale {
   }
 };
 
-// From code `limited` on (scales near the top of binary32's range) |y| saturates at `limit` instead of the element's
-// largest value, so that rounding up can't make element * scale infinite.
+// From code `limited` on (scales near the top of binary32's range) |y| saturates at `limit` instead of the
+// element's largest value, so that rounding up can't make element * scale infinite.
 template <std::int32_t limited, int limit_value>
 struct E8M0Scale {
   static constexpr int kBytes = 1;
@@ -100,7 +100,9 @@ struct TwoLevelScale {
   static GCOMM_HD ChosenScale<V> choose(typename V::F absmax, typename V::F divisor, typename V::F tile) {
     const auto nothing = V::greater(V::set(kSmallestNormal), tile);
     const auto ratio = V::div(V::div(absmax, divisor), V::select(nothing, V::set(1.0f), tile));
-    auto code = E4M3::template nearest<V>(V::bits(V::select(nothing, V::set(0.0f), ratio)));
+    const auto r = V::select(nothing, V::set(0.0f), ratio);
+    typename V::F rounded;
+    auto code = E4M3::template nearest<V, 0, true>(r, rounded);
     const auto s = value<V>(code, tile);
     const auto small = V::greater(V::set(kSmallestNormal), s);
     code = V::select(small, V::set(0), code);
