@@ -5,6 +5,10 @@ add_library(gcomm_flags INTERFACE)
 # Same bits everywhere: no contraction to fused multiply-adds behind our back, no reassociation.
 target_compile_options(gcomm_flags INTERFACE -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion
                                              -ffp-contract=off)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+  # False alarms on "text" + std::string (GCC bug 105651).
+  target_compile_options(gcomm_flags INTERFACE $<$<COMPILE_LANGUAGE:CXX>:-Wno-restrict>)
+endif()
 if(GCOMM_WERROR)
   target_compile_options(gcomm_flags INTERFACE -Werror)
 endif()
