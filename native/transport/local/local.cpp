@@ -209,6 +209,7 @@ void LocalTransport::post(const TransportOp* ops, std::size_t n, Ticket* tickets
 void LocalTransport::wait_all(const Ticket* tickets, std::size_t n, std::size_t* received, Deadline deadline) {
   if (forked()) throw used_after_fork();
   std::unique_lock lock(hub_->mutex);
+  throw_if_over(lock);
   Wait wait;
   TicketPool<LocalOp>& pool = mine().pool;
   for (std::size_t i = 0; i < n; ++i) {
@@ -269,7 +270,8 @@ void LocalTransport::close() noexcept {
   state.changed.wait(lock, [&] { return state.copying == 0; });
   for (int peer = 0; peer < hub_->size; ++peer) {
     for (int lane = 0; lane < kLaneCount; ++lane) {
-      keep_sends(hub_->channel(rank_, peer, Lane(lane)));
+      // After a failure nothing is delivered any more, and the buffers may be gone.
+      if (!hub_->broken) keep_sends(hub_->channel(rank_, peer, Lane(lane)));
       Channel& incoming = hub_->channel(peer, rank_, Lane(lane));
       if (incoming.head != nullptr && incoming.head->op.kind == TransportOp::Kind::kRecv)
         incoming.head = nullptr;

@@ -1,4 +1,6 @@
 #include <linux/sockios.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <sys/ioctl.h>
 
 #include "transport/tcp/communicator.h"
@@ -11,10 +13,14 @@ constexpr std::chrono::seconds kFlushPatience{2};
 constexpr std::chrono::milliseconds kGoodbyePatience{1000};
 constexpr std::chrono::milliseconds kNoticePatience{300};
 
-// Bytes that the peer's host has not acknowledged.
-int unacknowledged(const Fd& fd) {
+// Whether something was sent that the peer's host has not acknowledged and still may.
+bool is_in_flight(const Fd& fd) {
   int bytes = 0;
-  return ::ioctl(fd.get(), SIOCOUTQ, &bytes) == 0 ? bytes : 0;
+  if (::ioctl(fd.get(), SIOCOUTQ, &bytes) != 0 || bytes == 0) return false;
+  // A connection that was reset keeps its count.
+  tcp_info info{};
+  socklen_t length = sizeof info;
+  return ::getsockopt(fd.get(), IPPROTO_TCP, TCP_INFO, &info, &length) == 0 && info.tcpi_state != TCP_CLOSE;
 }
 
 }  // namespace
@@ -91,13 +97,12 @@ void Communicator::say_goodbye() {
 void Communicator::drain(bool lanes, std::chrono::milliseconds patience) {
   const Deadline end = Clock::now() + patience;
   for (;;) {
-    bool all = true;
+    bool in_flight = false;
     for_each_peer([&](int, Peer& other) {
-      all = all && unacknowledged(other.control.fd()) == 0;
-      if (!lanes) return;
-      for (const LaneSocket& lane : other.lanes) all = all && unacknowledged(lane.fd()) == 0;
+      in_flight = in_flight || is_in_flight(other.control.fd());
+      for (const LaneSocket& lane : other.lanes) in_flight = in_flight || (lanes && is_in_flight(lane.fd()));
     });
-    if (all || Clock::now() >= end) return;
+    if (!in_flight || Clock::now() >= end) return;
     poll_once(1, nullptr);
   }
 }

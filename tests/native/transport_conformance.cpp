@@ -1,0 +1,415 @@
+// What every transport promises, over every registration.
+#include <algorithm>
+#include <atomic>
+#include <cstring>
+#include <random>
+#include <thread>
+
+#include "check.h"
+#include "transport_harness.h"
+
+namespace {
+
+using namespace harness;
+
+constexpr std::size_t kSlot = std::size_t{1} << 20;
+
+void check_none(const std::vector<std::optional<Error>>& thrown, const Registration& kind, const char* what) {
+  for (std::size_t r = 0; r < thrown.size(); ++r) {
+    CHECK(!thrown[r], "%s, %s, rank %zu: %s", kind.name, what, r, thrown[r]->what());
+  }
+}
+
+// Every rank sends to every other and receives from it, on one lane; what arrives is compared byte by byte.
+void exchange(Transport& transport, Lane lane, std::size_t bytes, std::size_t capacity, bool tells_lengths,
+              bool receives_first, std::atomic<int>& wrong) {
+  std::vector<TransportOp> ops;
+  std::vector<std::vector<unsigned char>> outgoing, incoming;
+  outgoing.reserve(8);
+  incoming.reserve(8);
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    const auto& out = outgoing.emplace_back(pattern(transport.rank(), peer, static_cast<int>(lane), bytes));
+    auto& in = incoming.emplace_back(capacity + 1, 0xEE);
+    const TransportOp send = send_op(peer, out.data(), bytes, lane);
+    const TransportOp receive = recv_op(peer, in.data(), capacity, lane);
+    ops.push_back(receives_first ? receive : send);
+    ops.push_back(receives_first ? send : receive);
+  }
+  std::vector<Ticket> tickets(ops.size());
+  std::vector<std::size_t> lengths(ops.size());
+  transport.post(ops.data(), ops.size(), tickets.data());
+  transport.wait_all(tickets.data(), tickets.size(), lengths.data(), in_seconds(30));
+  std::size_t i = 0;
+  for (int peer = 0; peer < transport.size(); ++peer) {
+    if (peer == transport.rank()) continue;
+    const auto expected = pattern(peer, transport.rank(), static_cast<int>(lane), bytes);
+    const auto& in = incoming[i];
+    if (!std::equal(expected.begin(), expected.end(), in.begin())) ++wrong;
+    if (std::any_of(in.begin() + static_cast<long>(bytes), in.end(), [](auto b) { return b != 0xEE; })) ++wrong;
+    const std::size_t length = lengths[2 * i + (receives_first ? 0 : 1)];
+    if (length != (tells_lengths ? bytes : capacity)) ++wrong;
+    if (lengths[2 * i + (receives_first ? 1 : 0)] != bytes) ++wrong;
+    ++i;
+  }
+}
+
+void test_sizes(const Registration& kind) {
+  // Around a frame header, around the TCP receiver's stage, and up to a whole slot.
+  constexpr std::size_t kSizes[] = {0,    1,    7,    8,     9,     48,    4095,         4096,
+                                    8183, 8184, 8185, 16376, 65537, 99991, kSlot - 8192, kSlot};
+  for (int size = 1; size <= 4; ++size) {
+    Ranks ranks = kind.make(size, kSlot);
+    for (const auto& rank : ranks) {
+      CHECK(rank->size() == size && rank->slot_bytes() == kSlot && std::string(rank->name()) == kind.name);
+    }
+    std::atomic<int> wrong{0};
+    check_none(in_threads(size,
+                          [&](int r) {
+                            for (const std::size_t bytes : kSizes) {
+                              for (int lane = 0; lane < gcomm::kLaneCount; ++lane) {
+                                const std::size_t capacity = lane == 0 ? kSlot : bytes;
+                                exchange(*ranks[static_cast<std::size_t>(r)], Lane(lane), bytes, capacity,
+                                         kind.tells_lengths, lane != 1, wrong);
+                              }
+                            }
+                          }),
+               kind, "sizes");
+    CHECK(wrong == 0, "%s, %d ranks: %d wrong", kind.name, size, wrong.load());
+  }
+}
+
+// Many messages of all sizes in flight at once, awaited in another order than they were posted in.
+void test_many_outstanding(const Registration& kind) {
+  constexpr int kCount = 600;
+  Ranks ranks = kind.make(3, kSlot);
+  std::atomic<int> wrong{0};
+  const auto bytes_of = [](int source, int i) {
+    return static_cast<std::size_t>((source * 131 + i * 977) % 20011);
+  };
+  const auto body = [&](int r) {
+    Transport& transport = *ranks[static_cast<std::size_t>(r)];
+    std::vector<std::vector<unsigned char>> sent, got;
+    std::vector<TransportOp> ops;
+    for (int peer = 0; peer < 3; ++peer) {
+      for (int i = 0; i < kCount && peer != r; ++i) {
+        sent.push_back(pattern(r, peer, i, bytes_of(r, i)));
+        got.emplace_back(bytes_of(peer, i));
+        // Not all receives ahead: the other side often comes first.
+        if (i % 2 == 0) ops.push_back(recv_op(peer, got.back().data(), got.back().size()));
+        ops.push_back(send_op(peer, sent.back().data(), sent.back().size()));
+        if (i % 2 == 1) ops.push_back(recv_op(peer, got.back().data(), got.back().size()));
+      }
+    }
+    std::vector<Ticket> tickets(ops.size());
+    for (std::size_t at = 0; at < ops.size(); at += 7) {
+      transport.post(&ops[at], std::min<std::size_t>(7, ops.size() - at), &tickets[at]);
+    }
+    std::mt19937 random(static_cast<unsigned>(r));
+    std::shuffle(tickets.begin(), tickets.end(), random);
+    for (std::size_t at = 0; at < tickets.size(); at += 100) {
+      transport.wait_all(&tickets[at], std::min<std::size_t>(100, tickets.size() - at), nullptr,
+                         in_seconds(30));
+    }
+    std::size_t at = 0;
+    for (int peer = 0; peer < 3; ++peer) {
+      for (int i = 0; i < kCount && peer != r; ++i, ++at) {
+        if (got[at] != pattern(peer, r, i, bytes_of(peer, i))) ++wrong;
+      }
+    }
+  };
+  check_none(in_threads(3, body), kind, "many outstanding");
+  CHECK(wrong == 0, "%s: %d messages wrong", kind.name, wrong.load());
+}
+
+// A lane full of messages that nobody asks for does not hold up the others.
+void test_lanes_are_independent(const Registration& kind) {
+  Ranks ranks = kind.make(2, kSlot);
+  constexpr int kUnasked = 32;
+  std::vector<unsigned char> big(kSlot, 7);
+  std::vector<Ticket> unasked;
+  for (int i = 0; i < kUnasked; ++i) {
+    unasked.push_back(post_one(*ranks[0], send_op(1, big.data(), big.size(), Lane::kCollective)));
+  }
+  std::atomic<int> wrong{0};
+  check_none(in_threads(2,
+                        [&](int r) {
+                          Transport& transport = *ranks[static_cast<std::size_t>(r)];
+                          for (int i = 0; i < 20; ++i) {
+                            exchange(transport, Lane::kP2p, 100000, 100000, true, true, wrong);
+                            exchange(transport, Lane::kAck, 48, 48, true, true, wrong);
+                          }
+                        }),
+             kind, "lanes");
+  CHECK(wrong == 0);
+  // And what waited arrives in the end.
+  std::vector<unsigned char> got(kSlot);
+  check_none(in_threads(2,
+                        [&](int r) {
+                          if (r == 0)
+                            ranks[0]->wait_all(unasked.data(), unasked.size(), nullptr, in_seconds(30));
+                          for (int i = 0; i < kUnasked && r == 1; ++i) {
+                            got.assign(kSlot, 0);
+                            run_one(*ranks[1], recv_op(0, got.data(), got.size()));
+                            if (got != big) ++wrong;
+                          }
+                        }),
+             kind, "lanes, the rest");
+  CHECK(wrong == 0);
+}
+
+// Several threads of each rank at once, a lane each.
+void test_threads(const Registration& kind) {
+  Ranks ranks = kind.make(2, kSlot);
+  std::atomic<int> wrong{0};
+  check_none(in_threads(2 * gcomm::kLaneCount,
+                        [&](int i) {
+                          Transport& transport = *ranks[static_cast<std::size_t>(i % 2)];
+                          for (int n = 0; n < 150; ++n) {
+                            const std::size_t bytes = n % 10 == 0 ? 300000 : static_cast<std::size_t>(n * 40);
+                            exchange(transport, Lane(i / 2), bytes, bytes, true, n % 2 == 0, wrong);
+                          }
+                        }),
+             kind, "threads");
+  CHECK(wrong == 0, "%s: %d wrong", kind.name, wrong.load());
+}
+
+void test_bad_arguments(const Registration& kind) {
+  Ranks ranks = kind.make(2, 1024);
+  unsigned char data[2048] = {};
+  CHECK_THROWS(post_one(*ranks[0], send_op(0, data, 1)), Code::kInvalid);
+  CHECK_THROWS(post_one(*ranks[0], send_op(2, data, 1)), Code::kInvalid);
+  CHECK_THROWS(post_one(*ranks[0], recv_op(-1, data, 1)), Code::kInvalid);
+  CHECK_THROWS(post_one(*ranks[0], send_op(1, data, 1, Lane(3))), Code::kInvalid);
+  CHECK_THROWS(post_one(*ranks[0], send_op(1, data, 1025)), Code::kInvalid);
+  CHECK_THROWS(post_one(*ranks[0], recv_op(1, nullptr, 1)), Code::kInvalid);
+  // A batch with one bad operation starts none of them.
+  const TransportOp batch[2] = {send_op(1, data, 5), send_op(9, data, 5)};
+  Ticket tickets[2];
+  CHECK_THROWS(ranks[0]->post(batch, 2, tickets), Code::kInvalid);
+  // Nothing of it harmed the communicator.
+  std::atomic<int> wrong{0};
+  check_none(in_threads(2,
+                        [&](int r) {
+                          exchange(*ranks[static_cast<std::size_t>(r)], Lane::kCollective, 1024, 1024, true,
+                                   true, wrong);
+                        }),
+             kind, "after bad arguments");
+  CHECK(wrong == 0);
+  const Ticket ticket = post_one(*ranks[0], send_op(1, data, 1));
+  run_one(*ranks[1], recv_op(0, data, 1));
+  wait_one(*ranks[0], ticket);
+  CHECK_THROWS(wait_one(*ranks[0], ticket), Code::kInternal);
+  ranks[0]->wait_all(nullptr, 0, nullptr, in_seconds(0));
+}
+
+void test_too_long(const Registration& kind) {
+  Ranks ranks = kind.make(2, 4096);
+  std::vector<unsigned char> out(4096, 3), in(4096, 0xEE);
+  const auto thrown = in_threads(2, [&](int r) {
+    Transport& transport = *ranks[static_cast<std::size_t>(r)];
+    run_one(transport, r == 0 ? send_op(1, out.data(), 100) : recv_op(0, in.data(), 99));
+    // The sender may be through before the receiver notices.
+    run_one(transport, recv_op(1 - r, in.data(), 10));
+  });
+  CHECK(thrown[1] && thrown[1]->code() == Code::kMismatch, "%s", kind.name);
+  CHECK(thrown[0] && thrown[0]->code() == Code::kMismatch, "%s", kind.name);
+  const bool says = std::string(thrown[1]->what()).find("100 bytes from rank 0") != std::string::npos;
+  CHECK(says, "%s: %s", kind.name, thrown[1]->what());
+  CHECK(std::all_of(in.begin(), in.end(), [](auto b) { return b == 0xEE; }), "%s: bytes were copied",
+        kind.name);
+}
+
+void test_deadline(const Registration& kind) {
+  Ranks ranks = kind.make(3, 4096);
+  unsigned char data[3][64] = {};
+  // A deadline that has passed does not matter to what is complete.
+  const Ticket done = post_one(*ranks[0], send_op(1, data[0], 4));
+  run_one(*ranks[1], recv_op(0, data[1], 4));
+  ranks[0]->wait_all(&done, 1, nullptr, Clock::now() - std::chrono::seconds(1));
+
+  const auto start = Clock::now();
+  const auto thrown = in_threads(3, [&](int r) {
+    Transport& transport = *ranks[static_cast<std::size_t>(r)];
+    const double seconds = r == 0 ? 0.3 : 20;
+    if (r != 2) run_one(transport, recv_op(2, data[r], 64), seconds);
+  });
+  const auto took = Clock::now() - start;
+  CHECK(took > std::chrono::milliseconds(290) && took < std::chrono::seconds(5), "%s", kind.name);
+  for (const int r : {0, 1}) {
+    const auto& error = thrown[static_cast<std::size_t>(r)];
+    CHECK(error && error->code() == Code::kTimeout, "%s, rank %d", kind.name, r);
+    CHECK(error && std::string(error->what()) == "rank 0 timed out waiting for rank 2", "%s, rank %d: %s",
+          kind.name, r, error->what());
+    CHECK(error && (!kind.tells_culprits || error->peer() == 2), "%s, rank %d", kind.name, r);
+  }
+  // For good, on every rank, with the same words.
+  for (const auto& rank : ranks) {
+    const int peer = (rank->rank() + 1) % 3;
+    const auto later = failure_of([&] { run_one(*rank, recv_op(peer, data[0], 64), 20); });
+    CHECK(later && later->code() == Code::kTimeout && std::string(later->what()) == thrown[0]->what(), "%s",
+          kind.name);
+  }
+}
+
+void test_timeout_names_all(const Registration& kind) {
+  Ranks ranks = kind.make(4, 4096);
+  unsigned char data[3][8];
+  const TransportOp ops[3] = {recv_op(1, data[0], 8), recv_op(2, data[1], 8), recv_op(3, data[2], 8)};
+  Ticket tickets[3];
+  ranks[0]->post(ops, 3, tickets);
+  unsigned char byte = 1;
+  run_one(*ranks[2], send_op(0, &byte, 1));
+  const auto error = failure_of([&] { ranks[0]->wait_all(tickets, 3, nullptr, in_seconds(0.2)); });
+  CHECK(error && std::string(error->what()) == "rank 0 timed out waiting for ranks 1, 3", "%s: %s", kind.name,
+        error->what());
+}
+
+void test_abort(const Registration& kind) {
+  Ranks ranks = kind.make(3, 4096);
+  unsigned char data[3][64] = {};
+  // Waiting in several threads, and one rank that is idle; the text is longer than a notice and not ASCII.
+  std::string text = "stopped by hand: ";
+  while (text.size() < 3000) text += "\xC3\xA4";
+  const Error why(Code::kAborted, text, 1);
+  const auto start = Clock::now();
+  const auto thrown = in_threads(5, [&](int i) {
+    if (i == 4) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+      ranks[1]->abort(why);
+      ranks[1]->abort(Error(Code::kAborted, "second", 2));
+      return;
+    }
+    run_one(*ranks[static_cast<std::size_t>(i % 2)], recv_op(2, data[i % 2], 64, Lane(i / 2)));
+  });
+  CHECK(Clock::now() - start < std::chrono::seconds(5), "%s", kind.name);
+  std::vector<std::optional<Error>> errors(thrown.begin(), thrown.begin() + 4);
+  for (const auto& rank : ranks) {
+    errors.push_back(failure_of([&] { run_one(*rank, send_op((rank->rank() + 1) % 3, data[0], 1)); }));
+  }
+  for (std::size_t i = 0; i < errors.size(); ++i) {
+    const auto& error = errors[i];
+    CHECK(error && error->code() == Code::kAborted, "%s, %zu", kind.name, i);
+    if (!error || !kind.tells_culprits) continue;
+    CHECK(error->peer() == 1, "%s, %zu", kind.name, i);
+    const std::string said = error->what();
+    CHECK(said.size() > 1990 && text.compare(0, said.size(), said) == 0 && (said.size() - 17) % 2 == 0,
+          "%s, %zu: %zu", kind.name, i, said.size());
+    CHECK(said == errors[2]->what());
+  }
+  // Buffers of failed receives are free to go, and nothing is in the way of closing.
+  for (const auto& rank : ranks) rank->close();
+}
+
+// close() is a goodbye: what was posted before it arrives, what needs the rank after it fails and names it.
+void test_close_delivers(const Registration& kind) {
+  Ranks ranks = kind.make(3, kSlot);
+  const auto big = pattern(1, 0, 5, kSlot);
+  std::vector<unsigned char> got(kSlot), small(1000);
+  std::vector<unsigned char> goes_away = big;
+  for (int lane = 0; lane < gcomm::kLaneCount; ++lane) {
+    post_one(*ranks[1], send_op(0, goes_away.data(), 1000, Lane(lane)));
+  }
+  post_one(*ranks[1], send_op(0, goes_away.data(), goes_away.size()));
+  post_one(*ranks[1], recv_op(2, goes_away.data(), goes_away.size()));  // never comes
+  check_none(in_threads(2,
+                        [&](int i) {
+                          if (i == 1) {
+                            // More than a socket holds: its receiver takes it while its sender closes.
+                            run_one(*ranks[0], recv_op(1, small.data(), small.size()));
+                            run_one(*ranks[0], recv_op(1, got.data(), kSlot));
+                            return;
+                          }
+                          ranks[1]->close();
+                          ranks[1]->close();
+                          std::fill(goes_away.begin(), goes_away.end(), static_cast<unsigned char>(0));
+                        }),
+             kind, "close");
+  CHECK(std::equal(small.begin(), small.end(), big.begin()) && got == big, "%s", kind.name);
+  CHECK_THROWS(post_one(*ranks[1], send_op(0, got.data(), 1)), Code::kClosed);
+  CHECK_THROWS(wait_one(*ranks[1], 0), Code::kClosed);
+  for (const Lane lane : {Lane::kAck, Lane::kP2p}) {
+    std::fill(small.begin(), small.end(), static_cast<unsigned char>(0));
+    run_one(*ranks[0], recv_op(1, small.data(), small.size(), lane));
+    CHECK(std::equal(small.begin(), small.end(), big.begin()), "%s", kind.name);
+  }
+  // The others go on.
+  const Ticket ticket = post_one(*ranks[0], send_op(2, big.data(), 100));
+  run_one(*ranks[2], recv_op(0, got.data(), kSlot));
+  wait_one(*ranks[0], ticket);
+  // Until one of them needs the rank that left.
+  const auto start = Clock::now();
+  const auto error = failure_of([&] { run_one(*ranks[2], recv_op(1, got.data(), 10)); });
+  CHECK(error && error->code() == Code::kPeerLost, "%s", kind.name);
+  CHECK(error && std::string(error->what()) == "rank 1 closed its communicator", "%s: %s", kind.name,
+        error->what());
+  CHECK(error && (!kind.tells_culprits || error->peer() == 1), "%s", kind.name);
+  CHECK(Clock::now() - start < std::chrono::seconds(3), "%s", kind.name);
+}
+
+// A wait that is on when its peer says goodbye.
+void test_close_ends_waits(const Registration& kind) {
+  for (const bool sends : {false, true}) {
+    Ranks ranks = kind.make(2, kSlot);
+    std::vector<unsigned char> data(kSlot);
+    const auto start = Clock::now();
+    const auto thrown = in_threads(2, [&](int r) {
+      if (r == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(100));
+        ranks[1]->close();
+        return;
+      }
+      // A send may well be complete when its peer closes: the system has taken it. An answer will not come.
+      std::vector<TransportOp> ops;
+      for (int i = 0; i < 64 && sends; ++i) ops.push_back(send_op(1, data.data(), data.size()));
+      ops.push_back(recv_op(1, data.data(), data.size(), Lane::kAck));
+      std::vector<Ticket> tickets(ops.size());
+      ranks[0]->post(ops.data(), ops.size(), tickets.data());
+      ranks[0]->wait_all(tickets.data(), tickets.size(), nullptr, in_seconds(20));
+    });
+    CHECK(thrown[0] && thrown[0]->code() == Code::kPeerLost &&
+              std::string(thrown[0]->what()) == "rank 1 closed its communicator",
+          "%s, sends %d: %s", kind.name, sends, thrown[0] ? thrown[0]->what() : "nothing");
+    CHECK(Clock::now() - start < std::chrono::seconds(4), "%s", kind.name);
+  }
+}
+
+void test_ready(const Registration& kind) {
+  Ranks ranks = kind.make(2, 4096);
+  unsigned char out[8] = {1}, in[8] = {};
+  const Ticket receive = post_one(*ranks[1], recv_op(0, in, 8));
+  CHECK(!ranks[1]->ready(&receive, 1), "%s", kind.name);
+  const Ticket send = post_one(*ranks[0], send_op(1, out, 8));
+  if (kind.knows_ready) {
+    const Deadline end = in_seconds(10);
+    bool ready = false;
+    while (!ready && Clock::now() < end) ready = ranks[1]->ready(&receive, 1);
+    CHECK(ready, "%s", kind.name);
+  }
+  wait_one(*ranks[1], receive);
+  wait_one(*ranks[0], send);
+  // Also where the message came before its receive.
+  out[0] = 2;
+  const Ticket early = post_one(*ranks[0], send_op(1, out, 8, Lane::kP2p));
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  const Ticket late = post_one(*ranks[1], recv_op(0, in, 8, Lane::kP2p));
+  if (kind.knows_ready) CHECK(ranks[1]->ready(&late, 1), "%s", kind.name);
+  wait_one(*ranks[1], late);
+  wait_one(*ranks[0], early);
+  CHECK(in[0] == 2, "%s", kind.name);
+}
+
+using Test = void (*)(const Registration&);
+
+}  // namespace
+
+int main() {
+  constexpr Test kTests[] = {test_sizes,          test_many_outstanding,  test_lanes_are_independent,
+                             test_threads,        test_bad_arguments,     test_too_long,
+                             test_deadline,       test_timeout_names_all, test_abort,
+                             test_close_delivers, test_close_ends_waits,  test_ready};
+  for (const Registration& kind : registrations()) {
+    for (const Test test : kTests) test(kind);
+  }
+  return check::report("transport_conformance");
+}

@@ -1,0 +1,1 @@
+gcomm_native_test(transport_conformance SOURCES transport_conformance.cpp transport_harness.cpp LINKS transport)
