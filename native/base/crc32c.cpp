@@ -48,8 +48,8 @@ std::uint32_t crc32c_portable(const void* data, std::size_t bytes, std::uint32_t
   const auto* p = static_cast<const std::uint8_t*>(data);
   crc = ~crc;
   for (; bytes >= 8; bytes -= 8, p += 8) {
-    const std::uint32_t low = crc ^ (p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16 |
-                                     std::uint32_t{p[3]} << 24);
+    const std::uint32_t low =
+        crc ^ (p[0] | std::uint32_t{p[1]} << 8 | std::uint32_t{p[2]} << 16 | std::uint32_t{p[3]} << 24);
     crc = kTables[7][low & 0xFF] ^ kTables[6][low >> 8 & 0xFF] ^ kTables[5][low >> 16 & 0xFF] ^
           kTables[4][low >> 24] ^ kTables[3][p[4]] ^ kTables[2][p[5]] ^ kTables[1][p[6]] ^ kTables[0][p[7]];
   }

@@ -32,7 +32,8 @@ gcomm::collective::Op op_of(gcomm_op op) {
 
 // Runs start(communicator, timeout_s), a WorkRef, and hands it out.
 template <typename Start>
-gcomm_result submit(gcomm_comm* comm, const gcomm_call_options* options, gcomm_work** work, Start&& start) noexcept {
+gcomm_result submit(gcomm_comm* comm, const gcomm_call_options* options, gcomm_work** work,
+                    Start&& start) noexcept {
   return guard([&] {
     required(work, "work") = nullptr;
     const gcomm_call_options with = gcomm::capi::read_optional(options, "gcomm_call_options");
@@ -49,7 +50,8 @@ const std::vector<TensorView>& views(const gcomm_tensor* tensors, uint64_t n) {
   for (uint64_t i = 0; i < n; ++i, at += tensors->struct_size) {
     const auto& tensor = *reinterpret_cast<const gcomm_tensor*>(at);
     if (tensor.struct_size != tensors->struct_size) {
-      throw Error(Code::kInvalid, "tensors[" + std::to_string(i) + "].struct_size: differs from that of tensors[0]");
+      throw Error(Code::kInvalid,
+                  "tensors[" + std::to_string(i) + "].struct_size: differs from that of tensors[0]");
     }
     all.push_back({tensor.input, tensor.output, tensor.count, key_of(tensor.key)});
   }
@@ -66,10 +68,12 @@ void call_back(const gcomm::comm::Completion& completion, Code code) {
 extern "C" {
 
 gcomm_result gcomm_all_reduce(gcomm_comm* comm, const gcomm_tensor* tensors, uint64_t n, gcomm_dtype dtype,
-                              gcomm_op op, gcomm_codec* codec, const gcomm_call_options* options, gcomm_work** work) {
+                              gcomm_op op, gcomm_codec* codec, const gcomm_call_options* options,
+                              gcomm_work** work) {
   return submit(comm, options, work, [&](Communicator& on, double timeout_s) {
     const std::vector<TensorView>& all = views(tensors, n);
-    return on.all_reduce(all.data(), all.size(), static_cast<DType>(dtype), op_of(op), codec_of(codec), timeout_s);
+    return on.all_reduce(all.data(), all.size(), static_cast<DType>(dtype), op_of(op), codec_of(codec),
+                         timeout_s);
   });
 }
 
@@ -82,20 +86,22 @@ gcomm_result gcomm_reduce_scatter(gcomm_comm* comm, const void* input, void* out
   });
 }
 
-gcomm_result gcomm_all_gather(gcomm_comm* comm, const void* input, void* output, uint64_t count, gcomm_dtype dtype,
-                              gcomm_codec* codec, const char* key, const gcomm_call_options* options,
-                              gcomm_work** work) {
+gcomm_result gcomm_all_gather(gcomm_comm* comm, const void* input, void* output, uint64_t count,
+                              gcomm_dtype dtype, gcomm_codec* codec, const char* key,
+                              const gcomm_call_options* options, gcomm_work** work) {
   return submit(comm, options, work, [&](Communicator& on, double timeout_s) {
-    return on.all_gather({input, output, count, key_of(key)}, static_cast<DType>(dtype), codec_of(codec), timeout_s);
+    return on.all_gather({input, output, count, key_of(key)}, static_cast<DType>(dtype), codec_of(codec),
+                         timeout_s);
   });
 }
 
 gcomm_result gcomm_all_to_all(gcomm_comm* comm, const void* input, const uint64_t* send_counts, void* output,
-                              const uint64_t* recv_counts, gcomm_dtype dtype, gcomm_codec* codec, const char* key,
-                              const gcomm_call_options* options, gcomm_work** work) {
+                              const uint64_t* recv_counts, gcomm_dtype dtype, gcomm_codec* codec,
+                              const char* key, const gcomm_call_options* options, gcomm_work** work) {
   return submit(comm, options, work, [&](Communicator& on, double timeout_s) {
     return on.all_to_all({input, output, 0, key_of(key)}, &required(send_counts, "send_counts"),
-                         &required(recv_counts, "recv_counts"), static_cast<DType>(dtype), codec_of(codec), timeout_s);
+                         &required(recv_counts, "recv_counts"), static_cast<DType>(dtype), codec_of(codec),
+                         timeout_s);
   });
 }
 
@@ -103,21 +109,26 @@ gcomm_result gcomm_broadcast(gcomm_comm* comm, void* data, uint64_t count, gcomm
                              gcomm_codec* codec, const char* key, const gcomm_call_options* options,
                              gcomm_work** work) {
   return submit(comm, options, work, [&](Communicator& on, double timeout_s) {
-    return on.broadcast({data, data, count, key_of(key)}, static_cast<DType>(dtype), root, codec_of(codec), timeout_s);
+    return on.broadcast({data, data, count, key_of(key)}, static_cast<DType>(dtype), root, codec_of(codec),
+                        timeout_s);
   });
 }
 
 gcomm_result gcomm_send(gcomm_comm* comm, const void* data, uint64_t count, gcomm_dtype dtype, int32_t peer,
-                        gcomm_codec* codec, const char* key, const gcomm_call_options* options, gcomm_work** work) {
+                        gcomm_codec* codec, const char* key, const gcomm_call_options* options,
+                        gcomm_work** work) {
   return submit(comm, options, work, [&](Communicator& on, double timeout_s) {
-    return on.send({data, nullptr, count, key_of(key)}, static_cast<DType>(dtype), peer, codec_of(codec), timeout_s);
+    return on.send({data, nullptr, count, key_of(key)}, static_cast<DType>(dtype), peer, codec_of(codec),
+                   timeout_s);
   });
 }
 
 gcomm_result gcomm_recv(gcomm_comm* comm, void* data, uint64_t count, gcomm_dtype dtype, int32_t peer,
-                        gcomm_codec* codec, const char* key, const gcomm_call_options* options, gcomm_work** work) {
+                        gcomm_codec* codec, const char* key, const gcomm_call_options* options,
+                        gcomm_work** work) {
   return submit(comm, options, work, [&](Communicator& on, double timeout_s) {
-    return on.recv({nullptr, data, count, key_of(key)}, static_cast<DType>(dtype), peer, codec_of(codec), timeout_s);
+    return on.recv({nullptr, data, count, key_of(key)}, static_cast<DType>(dtype), peer, codec_of(codec),
+                   timeout_s);
   });
 }
 
@@ -155,7 +166,8 @@ gcomm_result gcomm_work_get_stats(const gcomm_work* work, gcomm_work_stats* stat
   });
 }
 
-gcomm_result gcomm_work_on_complete(gcomm_work* work, void (*fn)(void* context, gcomm_result result), void* context) {
+gcomm_result gcomm_work_on_complete(gcomm_work* work, void (*fn)(void* context, gcomm_result result),
+                                    void* context) {
   return guard([&] {
     gcomm::comm::Work& target = *as_work(&required(work, "work"));
     required(fn, "fn");

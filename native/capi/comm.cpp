@@ -84,7 +84,8 @@ gcomm_result gcomm_comm_create_tcp(gcomm_tcp_listener* listener, int32_t rank, i
     required(comm, "comm") = nullptr;
     required(addresses, "addresses");
     required(token, "token");
-    if (size < 1) throw Error(Code::kInvalid, "size: " + std::to_string(size) + " ranks cannot form a communicator");
+    if (size < 1)
+      throw Error(Code::kInvalid, "size: " + std::to_string(size) + " ranks cannot form a communicator");
     std::vector<std::string> all;
     for (int32_t i = 0; i < size; ++i) all.emplace_back(&required(addresses[i], "addresses[]"));
     gcomm::TcpToken secret;
@@ -102,13 +103,14 @@ gcomm_result gcomm_comm_create_env(const gcomm_comm_config* config, gcomm_comm**
     const gcomm::comm::Launch launch = gcomm::comm::launch();
     const Settings with = settings(config, launch.size, gcomm::kTcpDefaultSlot);
     *comm = make_handle(gcomm::make_tcp_env(launch.rank, launch.size, launch.master_addr, launch.master_port,
-                                            gcomm::comm::socket_interface(), with.slot_bytes, gcomm::comm::deadline_after(with.timeout_s)),
+                                            gcomm::comm::socket_interface(), with.slot_bytes,
+                                            gcomm::comm::deadline_after(with.timeout_s)),
                         with.timeout_s);
   });
 }
 
-gcomm_result gcomm_comm_create_callbacks(const gcomm_transport_callbacks* callbacks, const gcomm_comm_config* config,
-                                         gcomm_comm** comm) {
+gcomm_result gcomm_comm_create_callbacks(const gcomm_transport_callbacks* callbacks,
+                                         const gcomm_comm_config* config, gcomm_comm** comm) {
   return guard([&] {
     required(comm, "comm") = nullptr;
     gcomm::capi::check_struct_size(required(callbacks, "callbacks"), "gcomm_transport_callbacks");
@@ -131,7 +133,9 @@ int32_t gcomm_comm_size(const gcomm_comm* comm) { return comm == nullptr ? 0 : c
 const char* gcomm_comm_transport(const gcomm_comm* comm) {
   return comm == nullptr ? "" : comm->comm->transport_name();
 }
-uint64_t gcomm_comm_slot_bytes(const gcomm_comm* comm) { return comm == nullptr ? 0 : comm->comm->slot_bytes(); }
+uint64_t gcomm_comm_slot_bytes(const gcomm_comm* comm) {
+  return comm == nullptr ? 0 : comm->comm->slot_bytes();
+}
 double gcomm_comm_timeout(const gcomm_comm* comm) { return comm == nullptr ? 0 : comm->comm->timeout_s(); }
 
 gcomm_result gcomm_comm_close(gcomm_comm* comm) {
@@ -151,11 +155,11 @@ void gcomm_comm_destroy(gcomm_comm* comm) {
 gcomm_result gcomm_comm_get_stats(const gcomm_comm* comm, gcomm_comm_stats* stats) {
   return guard([&] {
     const gcomm::comm::CommStats now = required(comm, "comm").comm->stats();
-    gcomm::capi::write_struct(stats,
-                              {0, now.calls, now.sums.raw_bytes, now.sums.wire_bytes, now.sums.encode_s,
-                               now.sums.comm_s, now.sums.decode_s, now.plans, now.workspace_bytes,
-                               now.raw_path_calls},
-                              "gcomm_comm_stats");
+    gcomm::capi::write_struct(
+        stats,
+        {0, now.calls, now.sums.raw_bytes, now.sums.wire_bytes, now.sums.encode_s, now.sums.comm_s,
+         now.sums.decode_s, now.plans, now.workspace_bytes, now.raw_path_calls},
+        "gcomm_comm_stats");
   });
 }
 
@@ -174,8 +178,8 @@ gcomm_result gcomm_link_probe(gcomm_comm* comm, int32_t peer, int32_t initiator,
     if (pattern < GCOMM_LINK_PING_PONG || pattern > GCOMM_LINK_BIDIRECTIONAL) {
       throw Error(Code::kInvalid, "pattern: " + std::to_string(pattern) + " is not a gcomm_link_pattern");
     }
-    open(comm).link_probe(peer, initiator != 0, static_cast<gcomm::comm::LinkPattern>(pattern), bytes, iterations,
-                          seconds);
+    open(comm).link_probe(peer, initiator != 0, static_cast<gcomm::comm::LinkPattern>(pattern), bytes,
+                          iterations, seconds);
   });
 }
 

@@ -1,4 +1,5 @@
-// The C boundary: exceptions become result codes and a text, structs are read no further than both sides know them.
+// The C boundary: exceptions become result codes and a text, structs are read no further than both sides know
+// them.
 #pragma once
 
 #include <cstddef>

@@ -32,7 +32,9 @@ inline comm::Work* as_work(gcomm_work* work) noexcept { return reinterpret_cast<
 inline const comm::Work* as_work(const gcomm_work* work) noexcept {
   return reinterpret_cast<const comm::Work*>(work);
 }
-inline gcomm_work* as_handle(comm::WorkRef work) noexcept { return reinterpret_cast<gcomm_work*>(work.detach()); }
+inline gcomm_work* as_handle(comm::WorkRef work) noexcept {
+  return reinterpret_cast<gcomm_work*>(work.detach());
+}
 
 inline comm::Codec codec_of(gcomm_codec* codec) { return codec == nullptr ? nullptr : codec->codec; }
 

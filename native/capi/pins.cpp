@@ -12,7 +12,9 @@
 namespace gcomm {
 namespace {
 
-constexpr bool same(Code code, gcomm_result result) { return static_cast<int>(code) == static_cast<int>(result); }
+constexpr bool same(Code code, gcomm_result result) {
+  return static_cast<int>(code) == static_cast<int>(result);
+}
 static_assert(same(Code::kOk, GCOMM_OK) && same(Code::kInvalid, GCOMM_ERR_INVALID) &&
               same(Code::kMismatch, GCOMM_ERR_MISMATCH) && same(Code::kTimeout, GCOMM_ERR_TIMEOUT) &&
               same(Code::kPeerLost, GCOMM_ERR_PEER_LOST) && same(Code::kCodec, GCOMM_ERR_CODEC) &&
@@ -22,16 +24,20 @@ static_assert(same(Code::kOk, GCOMM_OK) && same(Code::kInvalid, GCOMM_ERR_INVALI
               same(Code::kNonFinite, GCOMM_ERR_NONFINITE) && same(Code::kPending, GCOMM_PENDING));
 static_assert(GCOMM_OK == 0 && GCOMM_ERR_INVALID == 1 && GCOMM_PENDING == 13);
 
-constexpr bool same(DType dtype, gcomm_dtype pinned) { return static_cast<int>(dtype) == static_cast<int>(pinned); }
+constexpr bool same(DType dtype, gcomm_dtype pinned) {
+  return static_cast<int>(dtype) == static_cast<int>(pinned);
+}
 static_assert(same(DType::kF32, GCOMM_F32) && same(DType::kBF16, GCOMM_BF16) && same(DType::kF16, GCOMM_F16) &&
               same(DType::kF64, GCOMM_F64) && same(DType::kI8, GCOMM_I8) && same(DType::kU8, GCOMM_U8) &&
               same(DType::kI16, GCOMM_I16) && same(DType::kU16, GCOMM_U16) && same(DType::kI32, GCOMM_I32) &&
               same(DType::kU32, GCOMM_U32) && same(DType::kI64, GCOMM_I64) && same(DType::kU64, GCOMM_U64) &&
               same(DType::kBool, GCOMM_BOOL) && same(DType::kF8E4M3, GCOMM_F8E4M3) &&
-              same(DType::kF8E5M2, GCOMM_F8E5M2) && same(DType::kC64, GCOMM_C64) && same(DType::kC128, GCOMM_C128));
+              same(DType::kF8E5M2, GCOMM_F8E5M2) && same(DType::kC64, GCOMM_C64) &&
+              same(DType::kC128, GCOMM_C128));
 static_assert(kDTypeCount == GCOMM_C128 + 1);
 
-static_assert(static_cast<int>(collective::Op::kSum) == GCOMM_SUM && static_cast<int>(collective::Op::kAvg) == GCOMM_AVG);
+static_assert(static_cast<int>(collective::Op::kSum) == GCOMM_SUM &&
+              static_cast<int>(collective::Op::kAvg) == GCOMM_AVG);
 static_assert(static_cast<int>(comm::LinkPattern::kPingPong) == GCOMM_LINK_PING_PONG &&
               static_cast<int>(comm::LinkPattern::kOneWay) == GCOMM_LINK_ONE_WAY &&
               static_cast<int>(comm::LinkPattern::kBidirectional) == GCOMM_LINK_BIDIRECTIONAL);
@@ -39,9 +45,11 @@ static_assert(kLaneCount == 3);
 
 static_assert(sizeof(void*) == 8, "offsets below are those of a 64-bit machine");
 static_assert(offsetof(gcomm_registry_row, name) == 8 && offsetof(gcomm_registry_row, available) == 16 &&
-              offsetof(gcomm_registry_row, reason) == 24 && offsetof(gcomm_registry_row, bits_per_element) == 32 &&
+              offsetof(gcomm_registry_row, reason) == 24 &&
+              offsetof(gcomm_registry_row, bits_per_element) == 32 &&
               offsetof(gcomm_registry_row, block) == 40 && sizeof(gcomm_registry_row) == 48);
-static_assert(offsetof(gcomm_encode_options, key) == 8 && offsetof(gcomm_encode_options, explicit_position) == 16 &&
+static_assert(offsetof(gcomm_encode_options, key) == 8 &&
+              offsetof(gcomm_encode_options, explicit_position) == 16 &&
               offsetof(gcomm_encode_options, call) == 20 && offsetof(gcomm_encode_options, element) == 24 &&
               offsetof(gcomm_encode_options, source) == 32 && sizeof(gcomm_encode_options) == 40);
 static_assert(offsetof(gcomm_comm_config, timeout_s) == 8 && offsetof(gcomm_comm_config, slot_bytes) == 16 &&
@@ -58,7 +66,8 @@ static_assert(offsetof(gcomm_work_stats, raw_bytes) == 8 && offsetof(gcomm_work_
               sizeof(gcomm_work_stats) == 64);
 static_assert(offsetof(gcomm_call_options, timeout_s) == 8 && sizeof(gcomm_call_options) == 16);
 static_assert(offsetof(gcomm_tensor, input) == 8 && offsetof(gcomm_tensor, output) == 16 &&
-              offsetof(gcomm_tensor, count) == 24 && offsetof(gcomm_tensor, key) == 32 && sizeof(gcomm_tensor) == 40);
+              offsetof(gcomm_tensor, count) == 24 && offsetof(gcomm_tensor, key) == 32 &&
+              sizeof(gcomm_tensor) == 40);
 
 static_assert(sizeof(HostOp) == sizeof(gcomm_p2p_op) && sizeof(gcomm_p2p_op) == 32 &&
               offsetof(HostOp, is_recv) == offsetof(gcomm_p2p_op, is_recv) &&

@@ -28,20 +28,34 @@ uint32_t gcomm_version_number(void) {
 
 const char* gcomm_result_string(gcomm_result result) {
   switch (result) {
-    case GCOMM_OK: return "ok";
-    case GCOMM_ERR_INVALID: return "invalid argument";
-    case GCOMM_ERR_MISMATCH: return "ranks disagree";
-    case GCOMM_ERR_TIMEOUT: return "timeout";
-    case GCOMM_ERR_PEER_LOST: return "peer lost";
-    case GCOMM_ERR_CODEC: return "codec error";
-    case GCOMM_ERR_DESYNC: return "dictionary out of step";
-    case GCOMM_ERR_ABORTED: return "aborted";
-    case GCOMM_ERR_CLOSED: return "communicator closed";
-    case GCOMM_ERR_UNSUPPORTED: return "unsupported";
-    case GCOMM_ERR_NO_MEMORY: return "out of memory";
-    case GCOMM_ERR_INTERNAL: return "internal error";
-    case GCOMM_ERR_NONFINITE: return "not a finite number";
-    case GCOMM_PENDING: return "pending";
+    case GCOMM_OK:
+      return "ok";
+    case GCOMM_ERR_INVALID:
+      return "invalid argument";
+    case GCOMM_ERR_MISMATCH:
+      return "ranks disagree";
+    case GCOMM_ERR_TIMEOUT:
+      return "timeout";
+    case GCOMM_ERR_PEER_LOST:
+      return "peer lost";
+    case GCOMM_ERR_CODEC:
+      return "codec error";
+    case GCOMM_ERR_DESYNC:
+      return "dictionary out of step";
+    case GCOMM_ERR_ABORTED:
+      return "aborted";
+    case GCOMM_ERR_CLOSED:
+      return "communicator closed";
+    case GCOMM_ERR_UNSUPPORTED:
+      return "unsupported";
+    case GCOMM_ERR_NO_MEMORY:
+      return "out of memory";
+    case GCOMM_ERR_INTERNAL:
+      return "internal error";
+    case GCOMM_ERR_NONFINITE:
+      return "not a finite number";
+    case GCOMM_PENDING:
+      return "pending";
   }
   return "unknown result";
 }
@@ -60,7 +74,8 @@ gcomm_result gcomm_transport_row(size_t index, gcomm_registry_row* row) {
   return gcomm::capi::guard([&] {
     const auto rows = gcomm::transports();
     past_the_end(index, rows.size());
-    gcomm::capi::write_struct(row, {0, rows[index].name, rows[index].available ? 1 : 0, rows[index].reason, 0, 0},
+    gcomm::capi::write_struct(row,
+                              {0, rows[index].name, rows[index].available ? 1 : 0, rows[index].reason, 0, 0},
                               "gcomm_registry_row");
   });
 }

@@ -38,7 +38,8 @@ class AllGather {
       const Timer timer(frame_.stats().encode_s);
       PayloadWriter out(coding_, exchange_.payload(0), exchange_.payload_capacity(), pieces(chunk));
       if (pieces(chunk) > 0) {
-        out.add(tensor_, at(tensor_.input, cut_.begin(chunk), coding_.item), cut_.size(chunk), cut_.begin(chunk));
+        out.add(tensor_, at(tensor_.input, cut_.begin(chunk), coding_.item), cut_.size(chunk),
+                cut_.begin(chunk));
       }
       frame_.stats().nonfinite = frame_.stats().nonfinite || out.nonfinite();
       exchange_.seal(0, out.header(1, chunk));
@@ -81,7 +82,8 @@ void all_gather(Frame& frame) {
   frame.stats().raw_path = coding.raw();
   const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.slot_bytes());
   begin_call(frame, agreement_hash(call), coding.bound(tensor.count));
-  opening(frame, !coding.raw(), call.raises_nonfinite() && has_nonfinite(tensor.input, call.dtype, tensor.count));
+  opening(frame, !coding.raw(),
+          call.raises_nonfinite() && has_nonfinite(tensor.input, call.dtype, tensor.count));
   expect_from_all(frame, cut.chunks);
   if (!coding.raw()) start_key(call, tensor, frame.rank());
   AllGather(frame, coding, cut).run();

@@ -1,6 +1,6 @@
 // Each pair of ranks agrees on its own counts, so a call's hash cannot cover them. Instead every rank sends a
-// fingerprint of all counts that it sends, less those that it receives; over all ranks they add up to zero exactly if
-// every sender and receiver agree (but for one chance in 2^64), and every rank sees that by itself.
+// fingerprint of all counts that it sends, less those that it receives; over all ranks they add up to zero
+// exactly if every sender and receiver agree (but for one chance in 2^64), and every rank sees that by itself.
 #include <algorithm>
 #include <cstring>
 
@@ -166,7 +166,8 @@ void all_to_all(Frame& frame) {
   frame.stats().raw_path = all_raw;
   begin_call(frame, agreement_hash(call), bytes);
   // Parts go raw or encoded pair by pair: whether all ranks need the opening must not depend on that.
-  opening(frame, call.codec != nullptr, call.raises_nonfinite() && has_nonfinite(tensor.input, call.dtype, count));
+  opening(frame, call.codec != nullptr,
+          call.raises_nonfinite() && has_nonfinite(tensor.input, call.dtype, count));
   if (call.codec != nullptr) start_key(call, tensor, frame.rank());
   AllToAll(frame).run();
 }

@@ -48,7 +48,8 @@ class Broadcast {
       const Timer timer(frame_.stats().encode_s);
       PayloadWriter out(coding_, exchange_.payload(0), exchange_.payload_capacity(), pieces(chunk));
       if (pieces(chunk) > 0) {
-        out.add(tensor_, at(tensor_.input, cut_.begin(chunk), coding_.item), cut_.size(chunk), cut_.begin(chunk));
+        out.add(tensor_, at(tensor_.input, cut_.begin(chunk), coding_.item), cut_.size(chunk),
+                cut_.begin(chunk));
       }
       header = out.header(1, chunk);
     }

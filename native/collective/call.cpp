@@ -15,13 +15,20 @@ constexpr std::size_t kRanksListed = 16;  // ranks named one by one; beyond, tho
 
 const char* verb_name(const Call& call) {
   switch (call.verb) {
-    case Verb::kAllReduce: return "all_reduce";
-    case Verb::kReduceScatter: return "reduce_scatter";
-    case Verb::kAllGather: return "all_gather";
-    case Verb::kAllToAll: return "all_to_all";
-    case Verb::kBroadcast: return "broadcast";
-    case Verb::kPointToPoint: return call.sending ? "send" : "recv";
-    case Verb::kBarrier: return "barrier";
+    case Verb::kAllReduce:
+      return "all_reduce";
+    case Verb::kReduceScatter:
+      return "reduce_scatter";
+    case Verb::kAllGather:
+      return "all_gather";
+    case Verb::kAllToAll:
+      return "all_to_all";
+    case Verb::kBroadcast:
+      return "broadcast";
+    case Verb::kPointToPoint:
+      return call.sending ? "send" : "recv";
+    case Verb::kBarrier:
+      return "barrier";
   }
   return "?";
 }
@@ -77,7 +84,8 @@ std::string counts(const Call& call) {
 }
 
 bool any_key(const Call& call) {
-  return std::any_of(call.tensors.begin(), call.tensors.begin() + static_cast<std::ptrdiff_t>(call.tensor_count),
+  return std::any_of(call.tensors.begin(),
+                     call.tensors.begin() + static_cast<std::ptrdiff_t>(call.tensor_count),
                      [](const TensorArg& tensor) { return !tensor.key.empty(); });
 }
 
@@ -211,7 +219,7 @@ std::string describe(const Call& call) {
 }
 
 SharedError mismatch(const std::vector<std::pair<int, std::string>>& described) {
-  std::map<std::string_view, std::vector<int>> groups;  // ranks that want the same
+  std::map<std::string_view, std::vector<int>> groups;   // ranks that want the same
   std::map<std::string_view, std::vector<int>> callers;  // ranks that say the same
   for (const auto& [rank, text] : described) {
     groups[agreed(text)].push_back(rank);

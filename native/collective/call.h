@@ -58,7 +58,7 @@ struct Call {
   int peer = -1;         // point to point: the other side
   bool sending = false;  // point to point
   std::size_t tensor_count = 0;
-  std::vector<TensorArg> tensors;  // the first tensor_count are in use
+  std::vector<TensorArg> tensors;          // the first tensor_count are in use
   std::vector<std::uint64_t> send_counts;  // all_to_all
   std::vector<std::uint64_t> recv_counts;
   std::shared_ptr<StatefulCodec> codec;  // null: elements as they are
@@ -77,7 +77,8 @@ std::uint64_t agreement_hash(const Call& call);
 // "all_reduce(sum, float32[1024], codec int8)"
 std::string in_words(const Call& call);
 
-// What a message of kind 3 carries: the call in words, then a line "name: value" for each thing that must agree.
+// What a message of kind 3 carries: the call in words, then a line "name: value" for each thing that must
+// agree.
 std::string describe(const Call& call);
 
 // An error that every rank raises in the same call; the communicator goes on. Every other Error that leaves the
@@ -86,7 +87,8 @@ class SharedError : public Error {
   using Error::Error;
 };
 
-// The error for ranks that called differently, from every rank's describe(), in rank order: on all of them the same.
+// The error for ranks that called differently, from every rank's describe(), in rank order: on all of them the
+// same.
 SharedError mismatch(const std::vector<std::pair<int, std::string>>& described);
 
 }  // namespace gcomm::collective

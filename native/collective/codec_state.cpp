@@ -17,7 +17,8 @@ std::string quoted(std::string_view key) { return "'" + std::string(key) + "'"; 
 void make_residual(std::vector<float>& residual, std::size_t count, std::string_view key) {
   if (residual.size() == count) return;
   if (!residual.empty()) {
-    throw Error(Code::kInvalid, "key " + quoted(key) + " holds a residual of " + std::to_string(residual.size()) +
+    throw Error(Code::kInvalid, "key " + quoted(key) + " holds a residual of " +
+                                    std::to_string(residual.size()) +
                                     " elements and cannot serve a tensor of " + std::to_string(count) +
                                     ": one key names one tensor");
   }

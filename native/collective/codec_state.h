@@ -21,9 +21,9 @@ struct KeyState {
   std::vector<float> residual;  // one a tensor element: of this rank's input, in its own shard of the sum
 
   // Guarded by the codec's mutex.
-  const void* user = nullptr;  // the lane whose calls hold this state
-  int pending = 0;             // calls that hold it
-  std::uint64_t last_call = 0; // the last that asked for it
+  const void* user = nullptr;   // the lane whose calls hold this state
+  int pending = 0;              // calls that hold it
+  std::uint64_t last_call = 0;  // the last that asked for it
 };
 
 class StatefulCodec {
@@ -38,17 +38,19 @@ class StatefulCodec {
   // Numbers for acquire().
   static std::uint64_t next_call_id() noexcept;
 
-  // What a key's state is for: collectives and encode() by hand share one, each peer that is sent to has its own.
+  // What a key's state is for: collectives and encode() by hand share one, each peer that is sent to has its
+  // own.
   static constexpr int kCollectives = -1;
 
-  // The state of a key for a call of `user` that is about to be queued; call_id tells it from other calls. With error
-  // feedback, a residual of `count` elements is made on first use, all zero. Throws kInvalid: the key's residual has
-  // another size or serves another tensor of this call, or calls of another user hold it. Hand back with release().
+  // The state of a key for a call of `user` that is about to be queued; call_id tells it from other calls. With
+  // error feedback, a residual of `count` elements is made on first use, all zero. Throws kInvalid: the key's
+  // residual has another size or serves another tensor of this call, or calls of another user hold it. Hand
+  // back with release().
   KeyState* acquire(std::string_view key, int peer, const void* user, std::uint64_t call_id, std::size_t count);
   void release(KeyState* state) noexcept;
 
-  // docs/wire-format.md, section 5. Both throw kInvalid while calls hold a state; load() replaces everything, and
-  // throws kCodec, changing nothing, for bytes that are not this codec's state.
+  // docs/wire-format.md, section 5. Both throw kInvalid while calls hold a state; load() replaces everything,
+  // and throws kCodec, changing nothing, for bytes that are not this codec's state.
   std::vector<std::uint8_t> save() const;
   void load(const std::uint8_t* data, std::size_t bytes);
 

@@ -1,4 +1,5 @@
-// How ranges are cut into chunks: from sizes, the number of ranks and the slot alone, so that all ranks cut alike.
+// How ranges are cut into chunks: from sizes, the number of ranks and the slot alone, so that all ranks cut
+// alike.
 #pragma once
 
 #include <algorithm>
@@ -18,8 +19,9 @@ inline constexpr std::uint64_t round_up_to_tile(std::uint64_t count) {
   return (count + codec::kTile - 1) / codec::kTile * codec::kTile;
 }
 
-// Payload bytes to aim at. Filling and draining a pipeline costs about one chunk each way, so a slow wire wants many;
-// a message costs some microseconds whatever its length, so a fast one wants few. Thirty-two, but no crumbs.
+// Payload bytes to aim at. Filling and draining a pipeline costs about one chunk each way, so a slow wire wants
+// many; a message costs some microseconds whatever its length, so a fast one wants few. Thirty-two, but no
+// crumbs.
 inline constexpr std::size_t chunk_target(std::uint64_t total_bytes, std::size_t slot_bytes) {
   constexpr std::uint64_t kChunks = 32;
   constexpr std::size_t kSpare = 64;  // of a payload's beginning: length table, fingerprint
@@ -42,7 +44,8 @@ struct Cut {
 inline constexpr Cut make_cut(std::uint64_t count, std::size_t tile_bytes, std::size_t slot_bytes) {
   const std::uint64_t tiles = round_up_to_tile(count) / codec::kTile;
   if (tiles == 0) return Cut{};
-  const std::uint64_t fit = std::max<std::uint64_t>(1, chunk_target(tiles * tile_bytes, slot_bytes) / tile_bytes);
+  const std::uint64_t fit =
+      std::max<std::uint64_t>(1, chunk_target(tiles * tile_bytes, slot_bytes) / tile_bytes);
   const std::uint64_t chunks = (tiles + fit - 1) / fit;
   const std::uint64_t even = (tiles + chunks - 1) / chunks;
   return {count, even * codec::kTile, static_cast<std::uint32_t>((tiles + even - 1) / even)};

@@ -34,13 +34,20 @@ void Engine::run(Call& call) {
 
 void Engine::dispatch(Frame& frame) {
   switch (frame.call().verb) {
-    case Verb::kAllReduce: return all_reduce(frame);
-    case Verb::kReduceScatter: return reduce_scatter(frame);
-    case Verb::kAllGather: return all_gather(frame);
-    case Verb::kAllToAll: return all_to_all(frame);
-    case Verb::kBroadcast: return broadcast(frame);
-    case Verb::kBarrier: return barrier(frame);
-    case Verb::kPointToPoint: break;
+    case Verb::kAllReduce:
+      return all_reduce(frame);
+    case Verb::kReduceScatter:
+      return reduce_scatter(frame);
+    case Verb::kAllGather:
+      return all_gather(frame);
+    case Verb::kAllToAll:
+      return all_to_all(frame);
+    case Verb::kBroadcast:
+      return broadcast(frame);
+    case Verb::kBarrier:
+      return barrier(frame);
+    case Verb::kPointToPoint:
+      break;
   }
   throw Error(Code::kInternal, "this verb has a lane of its own");
 }

@@ -10,8 +10,8 @@ class Engine {
   // The transport outlives the engine.
   Engine(Transport& transport, codec::Isa isa, ByteCounter& workspace);
 
-  // Any verb but point to point. Throws SharedError where all ranks throw and the communicator goes on; after any
-  // other error the engine is not used again.
+  // Any verb but point to point. Throws SharedError where all ranks throw and the communicator goes on; after
+  // any other error the engine is not used again.
   void run(Call& call);
 
   std::size_t plans() const noexcept { return plans_.size(); }

@@ -108,8 +108,8 @@ void Exchange::post_queued() {
   for (std::size_t i = 0; i < receives_.size(); ++i) {
     lane(receives_[i].peer).posted.push_back({tickets_[i], static_cast<std::uint8_t*>(receives_[i].data)});
   }
-  ring_.tickets().insert(ring_.tickets().end(), tickets_.begin() + static_cast<std::ptrdiff_t>(receives_.size()),
-                         tickets_.end());
+  ring_.tickets().insert(ring_.tickets().end(),
+                         tickets_.begin() + static_cast<std::ptrdiff_t>(receives_.size()), tickets_.end());
   receives_.clear();
   sends_.clear();
 }
@@ -165,7 +165,8 @@ void Exchange::require(const Incoming& message, std::uint8_t phase, std::uint32_
   const Header& header = message.header;
   if (header.phase == phase && header.chunk == chunk && header.count == count) return;
   const auto part = [](unsigned p, std::uint64_t c, std::uint64_t n) {
-    return "phase " + std::to_string(p) + ", chunk " + std::to_string(c) + ", " + std::to_string(n) + " elements";
+    return "phase " + std::to_string(p) + ", chunk " + std::to_string(c) + ", " + std::to_string(n) +
+           " elements";
   };
   out_of_step(message.peer, "it sent " + part(header.phase, header.chunk, header.count) + "; expected was " +
                                 part(phase, chunk, count));

@@ -1,9 +1,9 @@
-// The traffic of one lane, seen from one call: batches of sends and receives, headers written and checked, and what
-// to do when ranks turn out to have called differently.
+// The traffic of one lane, seen from one call: batches of sends and receives, headers written and checked, and
+// what to do when ranks turn out to have called differently.
 //
-// Messages from a peer are taken in the order in which it posted them. The first receive() of a call takes one message
-// from every peer, and nothing that waits for the completion of sends may come before it: then every rank sees by
-// itself whether all agree, and no rank waits for one that has gone another way.
+// Messages from a peer are taken in the order in which it posted them. The first receive() of a call takes one
+// message from every peer, and nothing that waits for the completion of sends may come before it: then every
+// rank sees by itself whether all agree, and no rank waits for one that has gone another way.
 #pragma once
 
 #include <algorithm>
@@ -40,8 +40,8 @@ class Exchange {
   Call& call() noexcept { return *call_; }
   CallStats& stats() noexcept { return call_->stats; }
 
-  // A call: set_call, begin, steps, end. end() also follows a SharedError; after any other error the lane is not used
-  // again. depth: receives kept posted for each peer.
+  // A call: set_call, begin, steps, end. end() also follows a SharedError; after any other error the lane is
+  // not used again. depth: receives kept posted for each peer.
   void set_call(Call& call) noexcept { call_ = &call; }
   void begin(std::uint64_t hash, std::size_t depth);
   void end();
@@ -55,8 +55,8 @@ class Exchange {
   // Where the payload goes of the step's index-th message.
   std::uint8_t* payload(std::size_t index) { return ring_.buffer(index) + kHeaderBytes; }
   std::size_t payload_capacity() const noexcept { return ring_.capacity() - kHeaderBytes; }
-  // Completes the header of the step's index-th message. payload_bytes, kind, flags, count, phase and chunk are the
-  // caller's; one message may then go to several peers.
+  // Completes the header of the step's index-th message. payload_bytes, kind, flags, count, phase and chunk are
+  // the caller's; one message may then go to several peers.
   void seal(std::size_t index, Header header);
   void send(int peer, std::size_t index);
   void send_to_all(std::size_t index);
@@ -92,9 +92,9 @@ class Exchange {
     std::size_t raw_bytes;  // of its elements
   };
   struct PeerLane {
-    std::vector<Posted> posted;   // oldest first; after a disagreement some are left for the next call
-    std::uint64_t expected = 0;   // messages of this call not yet taken
-    std::string described;        // the peer's own words, once heard in this call
+    std::vector<Posted> posted;  // oldest first; after a disagreement some are left for the next call
+    std::uint64_t expected = 0;  // messages of this call not yet taken
+    std::string described;       // the peer's own words, once heard in this call
     bool heard = false;
   };
   PeerLane& lane(int peer) { return lanes_[static_cast<std::size_t>(peer)]; }

@@ -13,8 +13,8 @@ SharedError nonfinite_error(const Call& call, const std::vector<int>& ranks) {
   std::string text = ranks.size() == 1 ? "rank " : "ranks ";
   for (std::size_t i = 0; i < ranks.size(); ++i) text += (i > 0 ? ", " : "") + std::to_string(ranks[i]);
   const char* verb = ranks.size() == 1 ? " holds" : " hold";
-  return SharedError(Code::kNonFinite, "nonfinite=raise: the input of " + text + verb + " a NaN or an Inf, in " +
-                                           in_words(call),
+  return SharedError(Code::kNonFinite,
+                     "nonfinite=raise: the input of " + text + verb + " a NaN or an Inf, in " + in_words(call),
                      ranks.front());
 }
 

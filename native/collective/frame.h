@@ -13,12 +13,12 @@
 
 namespace gcomm::collective {
 
-// Chunks that a rank encodes and posts before it takes the first arrivals. In a two-phase verb the second phase lags
-// as far behind the first again, so that messages are taken in exactly the order in which peers post them.
+// Chunks that a rank encodes and posts before it takes the first arrivals. In a two-phase verb the second phase
+// lags as far behind the first again, so that messages are taken in exactly the order in which peers post them.
 //
-// No rank waits for another in a circle: take the rank that is in the earliest step. What it waits to receive was
-// posted in earlier steps; and the sends that it waits for are kSendSteps old, so their receivers, in this step or a
-// later one, have taken them already.
+// No rank waits for another in a circle: take the rank that is in the earliest step. What it waits to receive
+// was posted in earlier steps; and the sends that it waits for are kSendSteps old, so their receivers, in this
+// step or a later one, have taken them already.
 inline constexpr std::uint32_t kLookahead = 1;
 inline constexpr std::uint32_t kSendSteps = kLookahead + 2;
 
@@ -29,9 +29,9 @@ struct Frame {
   codec::Isa isa;
 
   std::vector<PayloadReader> readers;
-  std::vector<codec::Encoded> arrivals;   // by rank
-  std::vector<const void*> raw_inputs;    // by rank
-  std::vector<int> from;                  // ranks
+  std::vector<codec::Encoded> arrivals;  // by rank
+  std::vector<const void*> raw_inputs;   // by rank
+  std::vector<int> from;                 // ranks
 
   Call& call() { return exchange.call(); }
   CallStats& stats() { return exchange.stats(); }
@@ -58,9 +58,9 @@ void begin_call(Frame& frame, std::uint64_t hash, std::uint64_t encoded_bytes);
 // Announces `chunks` messages from every peer.
 void expect_from_all(Frame& frame, std::uint64_t chunks);
 
-// Where a failed agreement or a NaN must leave tensors and state untouched although a pipeline would write early
-// (nonfinite=raise, error feedback), ranks exchange headers first. own_nonfinite: this rank's input holds a NaN or an
-// Inf. Throws the SharedError kNonFinite that every rank throws.
+// Where a failed agreement or a NaN must leave tensors and state untouched although a pipeline would write
+// early (nonfinite=raise, error feedback), ranks exchange headers first. own_nonfinite: this rank's input holds
+// a NaN or an Inf. Throws the SharedError kNonFinite that every rank throws.
 void opening(Frame& frame, bool any_encoded, bool own_nonfinite);
 
 // Moves the key's counter on and puts the tensor's generators in place, where the codec has any.

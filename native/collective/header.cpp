@@ -70,8 +70,8 @@ Header read_header(const std::uint8_t* message, std::size_t bytes, std::size_t c
     broken(peer, "the header fails its CRC");
   }
   if (const int version = get<std::uint8_t>(message, 4); version != kWireVersion) {
-    broken(peer, "wire format version " + std::to_string(version) + ", expected " +
-                     std::to_string(kWireVersion));
+    broken(peer,
+           "wire format version " + std::to_string(version) + ", expected " + std::to_string(kWireVersion));
   }
   const Header header = parse_header(message);
   const int kind = static_cast<int>(header.kind);

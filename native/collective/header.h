@@ -45,9 +45,9 @@ void write_header(const Header& header, std::uint8_t* out) noexcept;
 Header parse_header(const std::uint8_t* message) noexcept;
 
 // Reads and checks what does not depend on the call: magic, version, header CRC, source, lengths, payload CRC.
-// bytes is what arrived, header included; where it equals capacity, the transport may not have known better. Throws
-// Error(kPeerLost) that names the peer: what talks there is not a gcomm rank in its right mind; a payload that fails
-// its CRC is Error(kCodec).
+// bytes is what arrived, header included; where it equals capacity, the transport may not have known better.
+// Throws Error(kPeerLost) that names the peer: what talks there is not a gcomm rank in its right mind; a
+// payload that fails its CRC is Error(kCodec).
 Header read_header(const std::uint8_t* message, std::size_t bytes, std::size_t capacity, int peer);
 
 }  // namespace gcomm::collective

@@ -7,8 +7,8 @@
 
 namespace gcomm::collective {
 
-PayloadWriter::PayloadWriter(const Coding& coding, std::uint8_t* payload, std::size_t capacity, std::size_t pieces,
-                             std::size_t prefix)
+PayloadWriter::PayloadWriter(const Coding& coding, std::uint8_t* payload, std::size_t capacity,
+                             std::size_t pieces, std::size_t prefix)
     : coding_(coding),
       payload_(payload),
       capacity_(capacity),
@@ -61,15 +61,17 @@ Header PayloadWriter::header(std::uint8_t phase, std::uint32_t chunk) const {
   return header;
 }
 
-PayloadReader::PayloadReader(const Coding& coding, const Incoming& message, std::size_t pieces, std::size_t prefix)
+PayloadReader::PayloadReader(const Coding& coding, const Incoming& message, std::size_t pieces,
+                             std::size_t prefix)
     : coding_(&coding),
       table_(message.payload + prefix),
       data_(message.payload),
       left_(message.header.payload_bytes),
       peer_(message.peer) {
-  if (message.header.has(kFlagRaw) != coding.raw() || message.header.has(kFlagLengthTable) != coding.has_table()) {
-    throw Error(Code::kPeerLost, "rank " + std::to_string(peer_) + " is out of step: its payload is coded otherwise",
-                peer_);
+  if (message.header.has(kFlagRaw) != coding.raw() ||
+      message.header.has(kFlagLengthTable) != coding.has_table()) {
+    throw Error(Code::kPeerLost,
+                "rank " + std::to_string(peer_) + " is out of step: its payload is coded otherwise", peer_);
   }
   const std::size_t before = prefix + coding.table_bytes(pieces);
   if (before > left_) broken("it ends in its length table");

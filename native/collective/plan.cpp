@@ -14,7 +14,8 @@ constexpr std::uint64_t kSmallBytes = 32768;
 // Fills chunks one after the other with whole tiles of the ranges, in order.
 class Packer {
  public:
-  Packer(Part& part, const Coding& coding, std::size_t target) : part_(part), coding_(coding), target_(target) {}
+  Packer(Part& part, const Coding& coding, std::size_t target)
+      : part_(part), coding_(coding), target_(target) {}
 
   void add(std::uint32_t tensor, std::uint64_t count) {
     std::uint64_t begin = 0;

@@ -1,8 +1,8 @@
-// What an all_reduce of a list of tensors does on the wire: which tensors go raw, how the others are cut into shards,
-// and how pieces of all of them are packed into chunks.
+// What an all_reduce of a list of tensors does on the wire: which tensors go raw, how the others are cut into
+// shards, and how pieces of all of them are packed into chunks.
 //
-// A tensor's path, shards and pieces' boundaries (tiles) depend on that tensor alone, so its bits do not depend on
-// what it travels with; only the packing does.
+// A tensor's path, shards and pieces' boundaries (tiles) depend on that tensor alone, so its bits do not depend
+// on what it travels with; only the packing does.
 #pragma once
 
 #include <cstddef>
@@ -59,8 +59,8 @@ struct Plan {
 // L of docs and METHODS: ceil(ceil(count / ranks) / tile) tiles.
 std::uint64_t shard_length(std::uint64_t count, int ranks);
 
-// The raw path is taken for small tensors and where it saves no bytes to encode. tensor_bytes: of the caller's input.
-// raw_wire and encoded_wire: what all ranks together would send either way.
+// The raw path is taken for small tensors and where it saves no bytes to encode. tensor_bytes: of the caller's
+// input. raw_wire and encoded_wire: what all ranks together would send either way.
 bool goes_raw(const codec::CodecSpec& spec, int ranks, std::uint64_t tensor_bytes, std::uint64_t sent_raw_bytes,
               std::uint64_t raw_wire, std::uint64_t encoded_wire);
 

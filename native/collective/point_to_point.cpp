@@ -26,7 +26,8 @@ bool opens(const Call& call, const Coding& coding) {
 }  // namespace
 
 PointToPoint::PointToPoint(Transport& transport, int peer, bool sending, ByteCounter& workspace)
-    : exchange_(transport, sending ? Lane::kP2p : Lane::kAck, sending ? Lane::kAck : Lane::kP2p, {peer}, workspace),
+    : exchange_(transport, sending ? Lane::kP2p : Lane::kAck, sending ? Lane::kAck : Lane::kP2p, {peer},
+                workspace),
       peer_(peer) {}
 
 void PointToPoint::run(Call& call) {
@@ -126,8 +127,8 @@ bool PointToPoint::receive_header(Kind kind, std::uint8_t phase) {
   const Incoming message = *exchange_.receive(&peer_, 1);
   Exchange::require(message, phase, 0, 0);
   if (message.header.kind != kind) {
-    throw Error(Code::kPeerLost, "rank " + std::to_string(peer_) + " is out of step: an unexpected kind of message",
-                peer_);
+    throw Error(Code::kPeerLost,
+                "rank " + std::to_string(peer_) + " is out of step: an unexpected kind of message", peer_);
   }
   exchange_.release();
   return message.header.has(kFlagNonFinite);

@@ -1,5 +1,5 @@
-// send and recv: chunks on one lane, one way; acknowledgements on another, the other way. A send is over when its
-// receiver has said so, and both sides hear of a disagreement.
+// send and recv: chunks on one lane, one way; acknowledgements on another, the other way. A send is over when
+// its receiver has said so, and both sides hear of a disagreement.
 #pragma once
 
 #include "collective/exchange.h"

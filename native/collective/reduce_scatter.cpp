@@ -63,8 +63,8 @@ class ReduceScatter {
       const auto own_begin = static_cast<std::uint64_t>(frame_.rank()) * cut_.count + cut_.begin(chunk);
       const void* own = at(tensor_.input, own_begin, coding_.item);
       void* out = at(tensor_.output, cut_.begin(chunk), coding_.item);
-      const bool nonfinite = coding_.raw() ? reduce_raw(messages, own, out, count)
-                                           : reduce_encoded(messages, own, out, count);
+      const bool nonfinite =
+          coding_.raw() ? reduce_raw(messages, own, out, count) : reduce_encoded(messages, own, out, count);
       frame_.stats().nonfinite = frame_.stats().nonfinite || nonfinite;
     }
     for (const PayloadReader& reader : frame_.readers) reader.done();
@@ -117,8 +117,8 @@ void reduce_scatter(Frame& frame) {
   const Coding raw(nullptr, call.dtype);
   const Coding coded(&call.block(), call.dtype);
   const std::uint64_t shard_bytes = raw.bound(tensor.count);
-  const bool is_raw = goes_raw(call.block().spec(), frame.size(), ranks * shard_bytes, (ranks - 1) * shard_bytes,
-                               shard_bytes, coded.bound(tensor.count));
+  const bool is_raw = goes_raw(call.block().spec(), frame.size(), ranks * shard_bytes,
+                               (ranks - 1) * shard_bytes, shard_bytes, coded.bound(tensor.count));
   const Coding& coding = is_raw ? raw : coded;
   frame.stats().raw_path = is_raw;
   const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.slot_bytes());

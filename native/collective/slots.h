@@ -1,5 +1,5 @@
-// A lane's memory: receive slots, all of the transport's slot size, and a ring of send buffers sized for the call at
-// hand. Both only grow, so a call that has run before allocates nothing.
+// A lane's memory: receive slots, all of the transport's slot size, and a ring of send buffers sized for the
+// call at hand. Both only grow, so a call that has run before allocates nothing.
 #pragma once
 
 #include <atomic>
@@ -46,8 +46,8 @@ class SlotPool {
   std::vector<std::uint8_t*> free_;
 };
 
-// Steps of a pipeline take turns: a step's buffers are used again `steps` steps later, once what was sent from them
-// has left.
+// Steps of a pipeline take turns: a step's buffers are used again `steps` steps later, once what was sent from
+// them has left.
 class SendRing {
  public:
   explicit SendRing(ByteCounter& total) : total_(total) {}
@@ -74,11 +74,11 @@ class SendRing {
  private:
   ByteCounter& total_;
   AlignedBuffer memory_;
-  std::size_t steps_ = 0;
+  std::size_t steps_ = 1;
   std::size_t per_step_ = 0;
   std::size_t capacity_ = 0;
   std::size_t current_ = 0;
-  std::vector<std::vector<Ticket>> tickets_;
+  std::vector<std::vector<Ticket>> tickets_ = std::vector<std::vector<Ticket>>(1);
 };
 
 }  // namespace gcomm::collective

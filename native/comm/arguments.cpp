@@ -13,12 +13,14 @@ constexpr std::uint64_t kMostBytes = std::uint64_t{1} << 56;
 
 }  // namespace
 
-void check_memory(const void* data, std::uint64_t count, std::uint64_t copies, DType dtype, const ArgName& what) {
+void check_memory(const void* data, std::uint64_t count, std::uint64_t copies, DType dtype,
+                  const ArgName& what) {
   const std::uint64_t item = dtype_size(dtype);
   if (count > kMostBytes / item / copies) {
     invalid(what.text() + ": " + std::to_string(count) + " elements are more than memory can hold");
   }
-  if (count > 0 && data == nullptr) invalid(what.text() + ": NULL, expected " + std::to_string(count) + " elements");
+  if (count > 0 && data == nullptr)
+    invalid(what.text() + ": NULL, expected " + std::to_string(count) + " elements");
   if (reinterpret_cast<std::uintptr_t>(data) % (item > 8 ? 8 : item) != 0) {
     invalid(what.text() + ": not aligned to its elements of " + std::to_string(item) + " bytes");
   }
@@ -38,7 +40,8 @@ void check_overlap(const void* input, std::uint64_t input_count, const void* out
 
 void check_rank(int rank, int size, const ArgName& what) {
   if (rank < 0 || rank >= size) {
-    invalid(what.text() + ": " + std::to_string(rank) + " is not a rank (world size " + std::to_string(size) + ")");
+    invalid(what.text() + ": " + std::to_string(rank) + " is not a rank (world size " + std::to_string(size) +
+            ")");
   }
 }
 

@@ -17,7 +17,8 @@ struct ArgName {
 };
 
 // Memory for count elements, times `copies`.
-void check_memory(const void* data, std::uint64_t count, std::uint64_t copies, DType dtype, const ArgName& what);
+void check_memory(const void* data, std::uint64_t count, std::uint64_t copies, DType dtype,
+                  const ArgName& what);
 
 // The same range, or none of it.
 void check_overlap(const void* input, std::uint64_t input_count, const void* output, std::uint64_t output_count,

@@ -32,13 +32,15 @@ void add(collective::CallStats& sum, const collective::CallStats& call) {
 // Elements that the residual of a call's tensor covers.
 std::uint64_t residual_count(const Call& call, const TensorArg& tensor, int size) {
   switch (call.verb) {
-    case Verb::kReduceScatter: return collective::round_up_to_tile(tensor.count) * static_cast<std::uint64_t>(size);
+    case Verb::kReduceScatter:
+      return collective::round_up_to_tile(tensor.count) * static_cast<std::uint64_t>(size);
     case Verb::kAllToAll: {
       std::uint64_t sum = 0;
       for (const std::uint64_t count : call.send_counts) sum += collective::round_up_to_tile(count);
       return sum;
     }
-    default: return tensor.count;
+    default:
+      return tensor.count;
   }
 }
 
@@ -54,8 +56,8 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, double timeout_
       engine_(*transport_, isa, workspace_),
       lane_("gcomm-coll", [this](Work& work) { run(work, [this](Call& call) { engine_.run(call); }); }) {
   for (std::size_t i = 0; i < exact_.size(); ++i) {
-    exact_[i] = std::make_shared<StatefulCodec>(
-        codec::BlockCodec::make(codec::parse_spec(kExactFormats[i]), isa_));
+    exact_[i] =
+        std::make_shared<StatefulCodec>(codec::BlockCodec::make(codec::parse_spec(kExactFormats[i]), isa_));
   }
 }
 
@@ -157,8 +159,8 @@ WorkRef Communicator::queue(Lane& lane, WorkRef work) {
   return work;
 }
 
-WorkRef Communicator::all_reduce(const TensorView* tensors, std::size_t n, DType dtype, Op op, const Codec& codec,
-                                 double timeout_s) {
+WorkRef Communicator::all_reduce(const TensorView* tensors, std::size_t n, DType dtype, Op op,
+                                 const Codec& codec, double timeout_s) {
   WorkRef work = start(Verb::kAllReduce, dtype, codec != nullptr ? codec : exact_codec(dtype), timeout_s);
   work->call.op = op;
   for (std::size_t i = 0; i < n; ++i) {
@@ -223,8 +225,9 @@ WorkRef Communicator::all_to_all(const TensorView& tensor, const std::uint64_t* 
   }
   const auto own = static_cast<std::size_t>(rank());
   if (call.send_counts[own] != call.recv_counts[own]) {
-    throw Error(Code::kInvalid, "recv_counts[" + std::to_string(own) + "]: " + std::to_string(recv_counts[own]) +
-                                    ", but this rank sends itself " + std::to_string(send_counts[own]));
+    throw Error(Code::kInvalid, "recv_counts[" + std::to_string(own) +
+                                    "]: " + std::to_string(recv_counts[own]) + ", but this rank sends itself " +
+                                    std::to_string(send_counts[own]));
   }
   if (sent > 0 && tensor.input == tensor.output) throw Error(Code::kInvalid, "output: must not be the input");
   check_overlap(tensor.input, sent, tensor.output, received, dtype, {"output"});
@@ -244,7 +247,8 @@ WorkRef Communicator::broadcast(const TensorView& tensor, DType dtype, int root,
   return queue(lane_, std::move(work));
 }
 
-WorkRef Communicator::send(const TensorView& tensor, DType dtype, int peer, const Codec& codec, double timeout_s) {
+WorkRef Communicator::send(const TensorView& tensor, DType dtype, int peer, const Codec& codec,
+                           double timeout_s) {
   WorkRef work = start(Verb::kPointToPoint, dtype, codec, timeout_s);
   check_memory(tensor.input, tensor.count, 1, dtype, {"data"});
   work->call.root = rank();
@@ -254,7 +258,8 @@ WorkRef Communicator::send(const TensorView& tensor, DType dtype, int peer, cons
   return queue(*peer_lanes(peer, true).lane, std::move(work));
 }
 
-WorkRef Communicator::recv(const TensorView& tensor, DType dtype, int peer, const Codec& codec, double timeout_s) {
+WorkRef Communicator::recv(const TensorView& tensor, DType dtype, int peer, const Codec& codec,
+                           double timeout_s) {
   WorkRef work = start(Verb::kPointToPoint, dtype, codec, timeout_s);
   check_memory(tensor.output, tensor.count, 1, dtype, {"data"});
   work->call.root = peer;
@@ -270,16 +275,16 @@ WorkRef Communicator::barrier(double timeout_s) {
 
 Communicator::PeerLanes& Communicator::peer_lanes(int peer, bool sending) {
   check_rank(peer, size(), {"peer"});
-  if (peer == rank()) throw Error(Code::kInvalid, "peer: rank " + std::to_string(peer) + " is this rank itself");
+  if (peer == rank())
+    throw Error(Code::kInvalid, "peer: rank " + std::to_string(peer) + " is this rank itself");
   const std::lock_guard lock(mutex_);
   PeerLanes& lanes = (sending ? senders_ : receivers_)[static_cast<std::size_t>(peer)];
   if (lanes.lane == nullptr) {
     lanes.engine = std::make_unique<collective::PointToPoint>(*transport_, peer, sending, workspace_);
-    lanes.lane = std::make_unique<Lane>(
-        (sending ? "gcomm-to-" : "gcomm-from-") + std::to_string(peer % 1000),
-        [this, engine = lanes.engine.get()](Work& work) {
-          run(work, [engine](Call& call) { engine->run(call); });
-        });
+    lanes.lane = std::make_unique<Lane>((sending ? "gcomm-to-" : "gcomm-from-") + std::to_string(peer % 1000),
+                                        [this, engine = lanes.engine.get()](Work& work) {
+                                          run(work, [engine](Call& call) { engine->run(call); });
+                                        });
   }
   return lanes;
 }
@@ -295,8 +300,8 @@ void Communicator::run(Work& work, Run&& engine_run) {
   const std::string me = "rank " + std::to_string(rank());
   try {
     if (Clock::now() > work.call.deadline) {
-      throw Error(Code::kTimeout, me + " could not start a call before its deadline: earlier ones took too long",
-                  rank());
+      throw Error(Code::kTimeout,
+                  me + " could not start a call before its deadline: earlier ones took too long", rank());
     }
     if (work.job != nullptr) {
       work.job(work.job_context);
@@ -373,7 +378,8 @@ void Communicator::close() {
       }
     }
     for (const Lane* lane : lanes) {
-      if (lane->on_own_thread()) throw Error(Code::kInvalid, "close: called from one of the communicator's threads");
+      if (lane->on_own_thread())
+        throw Error(Code::kInvalid, "close: called from one of the communicator's threads");
     }
     closing_ = true;
   }
@@ -382,7 +388,8 @@ void Communicator::close() {
   const Deadline deadline = deadline_after(timeout_s_);
   for (Lane* lane : lanes) {
     if (lane->wait_idle(deadline)) continue;
-    fail(Error(Code::kTimeout, "rank " + std::to_string(rank()) + " closed while calls had not completed", rank()));
+    fail(Error(Code::kTimeout, "rank " + std::to_string(rank()) + " closed while calls had not completed",
+               rank()));
     break;
   }
   for (Lane* lane : lanes) lane->stop();

@@ -1,7 +1,7 @@
 // The composition root: a transport, the lanes that work on it, and the codecs that live in it.
 //
-// All members may be called from several threads at once, but for the destructor. What a call's pointers name must
-// live until its work completes; everything else is copied.
+// All members may be called from several threads at once, but for the destructor. What a call's pointers name
+// must live until its work completes; everything else is copied.
 #pragma once
 
 #include <array>
@@ -58,15 +58,15 @@ class Communicator {
   double timeout_s() const noexcept { return timeout_s_; }
   codec::Isa isa() const noexcept { return isa_; }
 
-  // gcomm.h says what each does. timeout_s: 0 is the communicator's own. They throw kInvalid for wrong arguments and
-  // kClosed, having sent nothing.
-  WorkRef all_reduce(const TensorView* tensors, std::size_t n, DType dtype, collective::Op op, const Codec& codec,
-                     double timeout_s);
+  // gcomm.h says what each does. timeout_s: 0 is the communicator's own. They throw kInvalid for wrong
+  // arguments and kClosed, having sent nothing.
+  WorkRef all_reduce(const TensorView* tensors, std::size_t n, DType dtype, collective::Op op,
+                     const Codec& codec, double timeout_s);
   WorkRef reduce_scatter(const TensorView& tensor, DType dtype, collective::Op op, const Codec& codec,
                          double timeout_s);
   WorkRef all_gather(const TensorView& tensor, DType dtype, const Codec& codec, double timeout_s);
-  WorkRef all_to_all(const TensorView& tensor, const std::uint64_t* send_counts, const std::uint64_t* recv_counts,
-                     DType dtype, const Codec& codec, double timeout_s);
+  WorkRef all_to_all(const TensorView& tensor, const std::uint64_t* send_counts,
+                     const std::uint64_t* recv_counts, DType dtype, const Codec& codec, double timeout_s);
   WorkRef broadcast(const TensorView& tensor, DType dtype, int root, const Codec& codec, double timeout_s);
   WorkRef send(const TensorView& tensor, DType dtype, int peer, const Codec& codec, double timeout_s);
   WorkRef recv(const TensorView& tensor, DType dtype, int peer, const Codec& codec, double timeout_s);
@@ -121,7 +121,7 @@ class Communicator {
   bool closing_ = false;
   std::optional<Error> failure_;  // the first; closed for good
   CommStats stats_;
-  std::vector<PeerLanes> senders_;    // by peer
+  std::vector<PeerLanes> senders_;  // by peer
   std::vector<PeerLanes> receivers_;
 
   std::mutex close_mutex_;

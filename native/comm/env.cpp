@@ -72,7 +72,8 @@ std::size_t check_slot_bytes(std::size_t bytes, const std::string& what) {
 
 std::size_t default_slot_bytes(int ranks, std::size_t most) {
   if (const std::optional<std::string> text = variable("GCOMM_SLOT_BYTES")) {
-    return check_slot_bytes(parse<std::size_t>("GCOMM_SLOT_BYTES", *text, "a number of bytes"), "GCOMM_SLOT_BYTES");
+    return check_slot_bytes(parse<std::size_t>("GCOMM_SLOT_BYTES", *text, "a number of bytes"),
+                            "GCOMM_SLOT_BYTES");
   }
   std::size_t slot = most;
   const std::size_t peers = ranks > 1 ? static_cast<std::size_t>(ranks - 1) : 1;

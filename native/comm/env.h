@@ -11,8 +11,8 @@ namespace gcomm::comm {
 // GCOMM_ISA, else the best that this machine has.
 codec::Isa default_isa();
 
-// GCOMM_SLOT_BYTES, else `most`, less where the receives of many peers would take too much memory. kInvalid outside
-// the range that the engine can work with.
+// GCOMM_SLOT_BYTES, else `most`, less where the receives of many peers would take too much memory. kInvalid
+// outside the range that the engine can work with.
 std::size_t default_slot_bytes(int ranks, std::size_t most);
 // Throws kInvalid, naming `what`, for a slot length outside that range.
 std::size_t check_slot_bytes(std::size_t bytes, const std::string& what);

@@ -52,7 +52,8 @@ struct Communicator::Probe {
     }
   }
 
-  // Sends and receives so many bytes at the same time, a window of messages after the other. No bytes, no message.
+  // Sends and receives so many bytes at the same time, a window of messages after the other. No bytes, no
+  // message.
   void move(std::uint64_t sent, std::uint64_t received) {
     const std::uint64_t slot = transport.slot_bytes();
     while (sent > 0 || received > 0) {

@@ -1,5 +1,5 @@
-// A queued call: what the caller waits for. Works are pooled, so that a call allocates nothing once as many were
-// under way at a time before.
+// A queued call: what the caller waits for. Works are pooled, so that a call allocates nothing once as many
+// were under way at a time before.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,6 @@ struct Completion {
 
 class Work {
  public:
-
   // False if it is not complete by then.
   bool wait_until(Deadline deadline) const;
   bool completed() const noexcept { return done_.load(std::memory_order_acquire); }
@@ -42,8 +41,8 @@ class Work {
   const collective::CallStats& stats() const noexcept { return call.stats; }
   double total_s() const noexcept { return total_s_; }
 
-  // Until when to wait for it without a limit of one's own: the call's deadline, at which it fails by itself, and time
-  // for that.
+  // Until when to wait for it without a limit of one's own: the call's deadline, at which it fails by itself,
+  // and time for that.
   Deadline patience() const noexcept;
   // When the work completes, from the thread that completes it, or at once.
   void on_complete(const Completion& completion);
@@ -57,7 +56,7 @@ class Work {
   void* job_context = nullptr;
   Clock::time_point queued_at;
   unsigned generation = 0;  // fork_generation() then
-  Work* next = nullptr;  // in its lane's queue
+  Work* next = nullptr;     // in its lane's queue
 
  private:
   friend class WorkPool;

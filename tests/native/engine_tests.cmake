@@ -1,0 +1,11 @@
+add_library(engine_world STATIC engine_world.cpp engine_replay.cpp)
+target_include_directories(engine_world PUBLIC ${CMAKE_CURRENT_SOURCE_DIR})
+target_link_libraries(engine_world PRIVATE gcomm_flags PUBLIC gcomm_comm)
+
+function(gcomm_engine_test name)
+  gcomm_native_test(${name} SOURCES ${name}.cpp LINKS comm ${ARGN})
+  target_link_libraries(${name} PRIVATE engine_world)
+endfunction()
+
+gcomm_engine_test(engine_all_reduce TIMEOUT 300)
+gcomm_engine_test(engine_verbs TIMEOUT 300)
