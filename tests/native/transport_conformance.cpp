@@ -285,7 +285,7 @@ void test_abort(const Registration& kind) {
   CHECK(Clock::now() - start < std::chrono::seconds(5), "%s", kind.name);
   std::vector<std::optional<Error>> errors(thrown.begin(), thrown.begin() + 4);
   for (const auto& rank : ranks) {
-    errors.push_back(failure_of([&] { run_one(*rank, send_op((rank->rank() + 1) % 3, data[0], 1)); }));
+    errors.push_back(failure_of([&] { run_one(*rank, recv_op((rank->rank() + 1) % 3, data[0], 1)); }));
   }
   for (std::size_t i = 0; i < errors.size(); ++i) {
     const auto& error = errors[i];

@@ -1,1 +1,3 @@
-gcomm_native_test(transport_conformance SOURCES transport_conformance.cpp transport_harness.cpp LINKS transport)
+foreach (test conformance allocations callback tcp_setup tcp_env tcp_faults)
+gcomm_native_test(transport_${test} SOURCES transport_${test}.cpp transport_harness.cpp LINKS transport)
+    endforeach()

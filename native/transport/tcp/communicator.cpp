@@ -79,9 +79,9 @@ void Communicator::complete(OpList& done, const Wait* self) {
   }
 }
 
-// The first failure stays. Where it was found here, the others hear of it, so that they name its cause and not
-// this rank when this rank goes away because of it.
-void Communicator::fail(const Error& why, bool tell_peers) noexcept {
+// The first failure stays. All others hear of it, also where this rank heard of it from one of them: each must
+// have the reason before it sees this rank go away because of it.
+void Communicator::fail(const Error& why) noexcept {
   {
     const Lock lock(mutex_);
     if (failure_) return;
@@ -89,7 +89,7 @@ void Communicator::fail(const Error& why, bool tell_peers) noexcept {
     broken_.store(true, std::memory_order_release);
     wake_everyone();
   }
-  if (tell_peers) for_each_peer([&](int, Peer& other) { other.control.send_notice(*failure_); });
+  for_each_peer([&](int, Peer& other) { other.control.send_notice(*failure_); });
 }
 
 void Communicator::abort(const Error& why) noexcept {
@@ -97,7 +97,7 @@ void Communicator::abort(const Error& why) noexcept {
     const Lock lock(mutex_);
     if (closed_) return;
   }
-  fail(why, true);
+  fail(why);
 }
 
 void Communicator::post(const TransportOp* ops, std::size_t n, Ticket* tickets) {
@@ -242,7 +242,7 @@ void Communicator::fail_if_peer_closed(Lock& lock, const OpRefs& ops) {
       continue;
     if (op->op.kind == Kind::kRecv && !lane_of(op->op).ended()) continue;
     lock.unlock();
-    fail(peer_closed(op->op.peer), true);
+    fail(peer_closed(op->op.peer));
     lock.lock();
     return;
   }
@@ -254,7 +254,7 @@ void Communicator::fail_late(Lock& lock, const OpRefs& ops) {
     if (!op->complete.load(std::memory_order_relaxed)) late[static_cast<std::size_t>(op->op.peer)] = true;
   }
   lock.unlock();
-  fail(timed_out(rank, late), true);
+  fail(timed_out(rank, late));
   lock.lock();
 }
 

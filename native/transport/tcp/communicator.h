@@ -98,7 +98,7 @@ class Communicator {
   void fail_if_peer_closed(Lock& lock, const OpRefs& ops);
   void fail_late(Lock& lock, const OpRefs& ops);
   void wait_turn(Lock& lock, Wait& wait, Deadline deadline);
-  void fail(const Error& why, bool tell_peers) noexcept;
+  void fail(const Error& why) noexcept;
 
   // poll.cpp
   void register_sockets();

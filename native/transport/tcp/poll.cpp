@@ -95,21 +95,20 @@ void Communicator::after_lane(int p, Lane lane, LaneState state) {
       return;
     case LaneState::kTooLong: {
       const TooLong found = peer(p).lanes[static_cast<std::size_t>(lane)].too_long();
-      fail(message_too_long(rank, p, lane, found.message, found.posted), true);
+      fail(message_too_long(rank, p, lane, found.message, found.posted));
       return;
     }
     case LaneState::kBadFrame:
       fail(Error(Code::kPeerLost,
                  "rank " + std::to_string(p) + " was lost: what came from it on lane " +
                      std::to_string(static_cast<int>(lane)) + " is not a message",
-                 p),
-           true);
+                 p));
       return;
     case LaneState::kEnded:
       // A goodbye or a notice was acknowledged by this host before its sender let the lane end.
       read_control(p);
       if (!peer(p).control.peer_said_goodbye()) {
-        fail(peer_lost(p), true);
+        fail(peer_lost(p));
       } else {
         const Lock lock(mutex_);
         wake_everyone();
@@ -122,9 +121,9 @@ void Communicator::read_control(int p) {
   ControlSocket& control = peer(p).control;
   const ControlSocket::News news = control.receive();
   if (news.notice) {
-    fail(*news.notice, false);
+    fail(*news.notice);
   } else if (news.ended && !control.peer_said_goodbye()) {
-    fail(peer_lost(p), true);
+    fail(peer_lost(p));
   } else if (control.peer_said_goodbye()) {
     const Lock lock(mutex_);
     wake_everyone();

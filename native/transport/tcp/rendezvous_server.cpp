@@ -16,6 +16,8 @@ namespace {
 constexpr std::size_t kMaxUnknown = 256;
 // After a failure, how long rank 0 stays to tell ranks that come later.
 constexpr std::chrono::seconds kTellLate{2};
+// How long a client that does not read its reply is waited for.
+constexpr std::chrono::milliseconds kReplyPatience{500};
 
 // Addresses to serve at. A name other than localhost may stand for another address where it is looked up next
 // (or for 127.0.1.1 here), so it is served on all of them.
@@ -228,7 +230,8 @@ void Server::reply(const Fd& fd, Code code, int culprit, const std::string& payl
   std::string bytes(reinterpret_cast<const char*>(&header), sizeof header);
   bytes += payload;
   std::size_t sent = 0;
-  while (sent < bytes.size() && Clock::now() < deadline_) {
+  const Deadline end = Clock::now() + kReplyPatience;
+  while (sent < bytes.size() && Clock::now() < end) {
     const long n = ::send(fd.get(), bytes.data() + sent, bytes.size() - sent, MSG_NOSIGNAL);
     if (n > 0) {
       sent += static_cast<std::size_t>(n);

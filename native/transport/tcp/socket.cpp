@@ -23,10 +23,7 @@ struct OpenFds {
 };
 
 // Never destroyed: a process may end while its I/O threads run.
-OpenFds& open_fds() {
-  static OpenFds& fds = *new OpenFds;
-  return fds;
-}
+OpenFds& open_fds();
 
 void before_fork() { open_fds().mutex.lock(); }
 
@@ -41,12 +38,18 @@ void after_fork_in_child() {
   fds.mutex.unlock();
 }
 
+OpenFds& open_fds() {
+  static OpenFds& fds = *[] {
+    pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
+    return new OpenFds;
+  }();
+  return fds;
+}
+
 }  // namespace
 
 template <typename Call>
 Fd Fd::own(Call call) {
-  static const int registered = pthread_atfork(before_fork, after_fork_in_parent, after_fork_in_child);
-  (void)registered;
   OpenFds& fds = open_fds();
   const std::lock_guard lock(fds.mutex);
   const int fd = call();
