@@ -9,3 +9,5 @@ endfunction()
 
 gcomm_engine_test(engine_all_reduce TIMEOUT 300)
 gcomm_engine_test(engine_verbs TIMEOUT 300)
+gcomm_engine_test(engine_messages)
+gcomm_engine_test(engine_mismatch TIMEOUT 300)
