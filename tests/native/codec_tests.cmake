@@ -1,3 +1,27 @@
+# The AVX-512 driver over emulated intrinsics, so that every x86-64 processor with AVX2 runs it.
+set(codec_emulated "")
+if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  set(emulated_flags -mavx2 -mf16c -ffp-contract=off -fvisibility=hidden)
+  add_library(codec_avx512_emulated OBJECT avx512_emulated.cpp)
+  target_compile_options(codec_avx512_emulated PRIVATE ${emulated_flags})
+  target_link_libraries(codec_avx512_emulated PRIVATE gcomm_codec gcomm_flags)
+  set(codec_emulated $<TARGET_OBJECTS:codec_avx512_emulated>)
+  find_path(GCOMM_SIMDE_INCLUDE simde/x86/avx512.h)
+  if(GCOMM_SIMDE_INCLUDE)
+    add_library(codec_avx512_simde OBJECT avx512_emulated.cpp)
+    target_compile_options(codec_avx512_simde PRIVATE ${emulated_flags} -Wno-psabi)
+    target_compile_definitions(codec_avx512_simde PRIVATE GCOMM_TEST_SIMDE)
+    target_include_directories(codec_avx512_simde SYSTEM PRIVATE ${GCOMM_SIMDE_INCLUDE})
+    target_link_libraries(codec_avx512_simde PRIVATE gcomm_codec gcomm_flags)
+    list(APPEND codec_emulated $<TARGET_OBJECTS:codec_avx512_simde>)
+  endif()
+endif()
+
+gcomm_native_test(codec_isa SOURCES codec_isa.cpp ${codec_emulated} LINKS codec TIMEOUT 600)
+if(GCOMM_SIMDE_INCLUDE)
+  target_compile_definitions(codec_isa PRIVATE GCOMM_TEST_HAS_SIMDE)
+endif()
+
 # Not a test: benchmarks/native/codec_speed.cpp tells what it measures.
 add_executable(codec_speed ${PROJECT_SOURCE_DIR}/benchmarks/native/codec_speed.cpp)
 target_link_libraries(codec_speed PRIVATE gcomm_flags gcomm_codec)

@@ -55,7 +55,8 @@ struct Avx512Lanes : Avx2Bytes {
   static GCOMM_HD I round(F v) { return _mm512_cvtps_epi32(v); }
   static GCOMM_HD I truncate(F v) { return _mm512_cvttps_epi32(v); }
   static GCOMM_HD I floor(F v) {
-    return _mm512_cvttps_epi32(_mm512_roundscale_ps(v, _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC));
+    constexpr int kDown = _MM_FROUND_TO_NEG_INF | _MM_FROUND_NO_EXC;
+    return _mm512_cvttps_epi32(_mm512_roundscale_ps(v, kDown));
   }
 
   static GCOMM_HD I add(I a, I b) { return _mm512_add_epi32(a, b); }
