@@ -179,10 +179,12 @@ class TwoPhases {
       for (const PayloadReader& reader : frame_.readers) reader.done();
       exchange_.release();
       frame_.stats().nonfinite = frame_.stats().nonfinite || out.nonfinite();
-      if (count == 0) return;
-      exchange_.seal(index, out.header(kFromOwners, chunk));
-      exchange_.send_to_all(index);
+      if (count > 0) {
+        exchange_.seal(index, out.header(kFromOwners, chunk));
+        exchange_.send_to_all(index);
+      }
     }
+    // Without a sum to send, too: it asks for the messages that come next.
     exchange_.flush();
   }
 
