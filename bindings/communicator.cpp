@@ -111,10 +111,10 @@ nb::dict stats(const Comm& comm) {
   return d;
 }
 
-std::unique_ptr<Codec> resident_codec(const Comm& comm, const std::string& spec) {
+Codec resident_codec(const Comm& comm, const std::string& spec) {
   gcomm_codec* codec = nullptr;
   check(gcomm_comm_codec(comm.get(), spec.c_str(), &codec));
-  return std::make_unique<Codec>(codec, false, comm.handle);
+  return Codec(codec, false, comm.handle);
 }
 
 }  // namespace
@@ -135,8 +135,7 @@ void bind_communicator(nb::module_& m) {
       .def("close", &close)
       .def("abort", &abort, "why"_a)
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int | float]"))
-      .def("codec", &resident_codec, "spec"_a, nb::sig("def codec(self, spec: str) -> Codec"),
-           "The codec of this text that lives in the communicator.");
+      .def("codec", &resident_codec, "spec"_a, "The codec of this text that lives in the communicator.");
   m.def("local", &make_local, "n"_a);
   m.def("token", &new_token);
   m.def("tcp", &make_tcp, "listener"_a, "rank"_a, "addresses"_a, "token"_a);

@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "errors.h"
 
@@ -70,8 +71,13 @@ struct Codec : OfThisProcess {
   Codec(gcomm_codec* c, bool own, std::shared_ptr<CommHandle> comm = nullptr)
       : codec(c), owned(own), home(std::move(comm)) {}
   ~Codec() {
-    if (owned) gcomm_codec_destroy(codec);
+    if (owned && here()) gcomm_codec_destroy(codec);
   }
+  Codec(Codec&& other) noexcept
+      : OfThisProcess(other),
+        codec(std::exchange(other.codec, nullptr)),
+        owned(std::exchange(other.owned, false)),
+        home(std::move(other.home)) {}
   Codec(const Codec&) = delete;
   Codec& operator=(const Codec&) = delete;
 };

@@ -106,11 +106,10 @@ class Where:
 class Array:
     """One array argument.
 
-    ``owner`` keeps the memory alive. ``contiguous`` is about row-major order; an array that is not contiguous
-    has no use for its ``pointer`` and is copied.
+    ``owner`` keeps the memory alive. ``contiguous``: in row-major order, and aligned to its elements; what isn't is
+    copied before it is used.
     """
 
-    obj: Any
     owner: Any
     pointer: int
     shape: Sequence[int]
@@ -118,6 +117,10 @@ class Array:
     dtype: Dtype
     contiguous: bool
     writable: bool
+
+    def __post_init__(self) -> None:
+        if self.pointer % min(_ITEMSIZE[self.dtype], 8):
+            self.contiguous = False
 
     @property
     def nbytes(self) -> int:
@@ -188,7 +191,7 @@ def _read_torch(torch: Any, tensor: Any, where: Where) -> Array:
             f"{type(tensor).__name__} has no memory of its own (a fake or wrapper tensor); pass its "
             "local tensor"
         )
-    return Array(tensor, owner, pointer, owner.shape, count, dtype, owner.is_contiguous() and not lazy, True)
+    return Array(owner, pointer, owner.shape, count, dtype, owner.is_contiguous() and not lazy, True)
 
 
 def _read_numpy(array: np.ndarray[Any, Any], where: Where) -> Array:
@@ -199,9 +202,7 @@ def _read_numpy(array: np.ndarray[Any, Any], where: Where) -> Array:
     if dtype is None or not array.dtype.isnative:
         where.mistyped(f"numpy dtype {array.dtype!r} is not an element type that gcomm moves")
     flags = array.flags
-    return Array(
-        array, array, array.ctypes.data, array.shape, array.size, dtype, flags.c_contiguous, flags.writeable
-    )
+    return Array(array, array.ctypes.data, array.shape, array.size, dtype, flags.c_contiguous, flags.writeable)
 
 
 def _read_dlpack(obj: Any, where: Where) -> Array:
@@ -224,7 +225,7 @@ def _read_dlpack(obj: Any, where: Where) -> Array:
     for length, stride in zip(reversed(shape), reversed(found.strides), strict=True):
         contiguous = contiguous and (length == 1 or stride == expected)
         expected *= length
-    return Array(obj, found, found.pointer, shape, found.count, dtype, contiguous or not found.count, writable)
+    return Array(found, found.pointer, shape, found.count, dtype, contiguous or not found.count, writable)
 
 
 def require_float(array: Array, where: Where, what: str) -> None:
@@ -233,10 +234,10 @@ def require_float(array: Array, where: Where, what: str) -> None:
         where.mistyped(f"{what} {_FLOAT_NAMES}, got {array.dtype.name}; convert it first")
 
 
-def require_writable(array: Array, where: Where) -> None:
+def require_writable(array: Array, where: Where, otherwise: str = "") -> None:
     """Refuses memory that the result must not or can't safely be written to."""
     if not array.writable:
-        where.invalid("the array is read-only; pass a writable one")
+        where.invalid(f"the array is read-only; pass a writable one{otherwise}")
     if not array.contiguous and _may_overlap_itself(array):
         where.invalid(
             f"elements share memory (shape {tuple(array.shape)}, strides {tuple(strides(array))}: an expanded "

@@ -97,10 +97,10 @@ class Call:
             return self._copied_back(array, contiguous_empty(array, self.where(name)))
         return array
 
-    def in_place(self, obj: Any, name: str) -> Array:
+    def in_place(self, obj: Any, name: str, otherwise: str = "") -> Array:
         """Memory that is read and then written."""
         array = read(obj, self.where(name))
-        require_writable(array, self.where(name))
+        require_writable(array, self.where(name), otherwise)
         self.keep.append(array.owner)
         if not array.contiguous:
             return self._copied_back(array, contiguous_copy(array, self.where(name)))
@@ -109,7 +109,7 @@ class Call:
     def pair(self, tensor: Any, out: Any) -> tuple[Array, Array]:
         """The input and the output of a call that works in place unless out= is given."""
         if out is None or out is tensor:
-            array = self.in_place(tensor, "tensor")
+            array = self.in_place(tensor, "tensor", ", or out=")
             return array, array
         source = read(tensor, self.where("tensor"))
         target = read(out, self.where("out"))

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -57,37 +56,36 @@ def to_group_rank(group: Any, rank: Any, verb: str, name: str) -> Any:
 
 
 def distributed() -> Any:
-    # Any: torch's stubs don't say that the stores are public.
+    """torch.distributed. As Any: torch's annotations don't say that the stores are public."""
     import torch.distributed as dist
 
     return dist
 
 
 def _torch_group(group: Any, verb: str) -> Any:
+    """The torch process group that a ``group`` argument means."""
     if type(group).__module__.startswith("mpi4py"):
         raise UnsupportedError(f"{verb}: mpi4py communicators are not in this version of gcomm")
-    if "torch.distributed" not in sys.modules and group is not None:
+    try:
+        dist = distributed()
+    except ImportError as error:
         raise InvalidArgumentError(
-            f"{verb}: group is no torch process group and no gcomm.Communicator: {group!r}"
-        )
-    dist = distributed()
-
-    if not dist.is_available() or not dist.is_initialized():
-        raise InvalidArgumentError(
-            f"{verb}: torch.distributed has no default group; call init_process_group first, or pass "
-            "group=gcomm.Communicator.from_env()"
-        )
-    if group is None:
-        return dist.group.WORLD
+            f"{verb}: there is no torch here ({error}); pass group=gcomm.Communicator.from_env()"
+        ) from error
     if group is dist.GroupMember.NON_GROUP_MEMBER:
         raise InvalidArgumentError(
             f"{verb}: rank {dist.get_rank()} is not a member of the group that it was given"
         )
-    if not isinstance(group, dist.ProcessGroup):
+    if group is not None and not isinstance(group, dist.ProcessGroup):
         raise InvalidArgumentError(
             f"{verb}: group is no torch process group and no gcomm.Communicator: {group!r}"
         )
-    return group
+    if not dist.is_initialized():
+        raise InvalidArgumentError(
+            f"{verb}: torch.distributed has no default group; call init_process_group first, or pass "
+            "group=gcomm.Communicator.from_env()"
+        )
+    return dist.group.WORLD if group is None else group
 
 
 def connect(group: Any, transport: str) -> _native.Comm:

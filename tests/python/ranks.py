@@ -11,6 +11,7 @@ the results in rank order. ``fn`` must be importable: a function at the top leve
 * ``run_script(text, n)``: n plain ``python -c`` interpreters with the same variables and nothing preloaded, for
   what happens when an interpreter ends and for programs without torch.
 * ``run_local(fn, n, *args)``: n threads over ``gcomm.Communicator.local(n)``.
+* ``run_over(transport, n, rank_pool, fn, *args)``: ``fn(comm, *args)`` over any transport.
 """
 
 from __future__ import annotations
@@ -406,3 +407,22 @@ def run_local(fn: Callable[..., Any], n: int, *args: Any, timeout: float = DEFAU
     if not all(outcome.ok for outcome in outcomes):
         raise RankError(outcomes)
     return [outcome.value for outcome in outcomes]
+
+
+# ---- either -------------------------------------------------------------------------------------------------
+
+TRANSPORTS = ("local", "tcp", "torch")
+
+
+def _with_communicator(_rank: int, _size: int, transport: str, fn: Callable[..., Any], args: Any) -> Any:
+    import gcomm
+
+    with gcomm.Communicator.from_torch(None, transport=transport) as comm:
+        return fn(comm, *args)
+
+
+def run_over(transport: str, n: int, pools: RankPools, fn: Callable[..., Any], *args: Any) -> list[Any]:
+    """Runs ``fn(comm, *args)`` on n ranks of a transport: threads for "local", else processes of a pool."""
+    if transport == "local":
+        return run_local(fn, n, *args)
+    return pools(n).run(_with_communicator, transport, fn, args)
