@@ -78,11 +78,12 @@ std::uint64_t shard_length(std::uint64_t count, int ranks) {
   return round_up_to_tile(count / n + (count % n != 0 ? 1 : 0));
 }
 
-bool goes_raw(const codec::CodecSpec& spec, int ranks, std::uint64_t tensor_bytes, std::uint64_t sent_raw_bytes,
-              std::uint64_t raw_wire, std::uint64_t encoded_wire) {
-  if (spec.min_bytes == 0) return false;
-  if (ranks == 1 || raw_wire <= encoded_wire) return true;
-  if (spec.min_bytes > 0) return tensor_bytes < static_cast<std::uint64_t>(spec.min_bytes);
+bool goes_raw(const codec::BlockCodec& block, int ranks, std::uint64_t tensor_bytes,
+              std::uint64_t sent_raw_bytes, std::uint64_t raw_wire, std::uint64_t encoded_wire) {
+  const std::int64_t min_bytes = block.spec().min_bytes;
+  if (min_bytes == 0) return false;
+  if (ranks == 1 || (block.fixed_length() && raw_wire <= encoded_wire)) return true;
+  if (min_bytes > 0) return tensor_bytes < static_cast<std::uint64_t>(min_bytes);
   return sent_raw_bytes <= kSmallBytes;
 }
 
@@ -105,7 +106,7 @@ std::unique_ptr<Plan> make_plan(const Call& call, std::uint64_t hash, int ranks,
       encoded += coded.bound(std::min(length, count - start));
     }
     // By rank and peer: everything once if raw, the peer's shard and the own one if encoded.
-    const bool is_raw = goes_raw(call.block().spec(), ranks, bytes, bytes * (n - 1), n * bytes, 2 * encoded);
+    const bool is_raw = goes_raw(call.block(), ranks, bytes, bytes * (n - 1), n * bytes, 2 * encoded);
     plan->counts.push_back(count);
     plan->shard.push_back(is_raw ? 0 : length);
     plan->encoded_bytes += is_raw ? bytes : encoded;

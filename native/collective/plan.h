@@ -60,9 +60,10 @@ struct Plan {
 std::uint64_t shard_length(std::uint64_t count, int ranks);
 
 // The raw path is taken for small tensors and where it saves no bytes to encode. tensor_bytes: of the caller's
-// input. raw_wire and encoded_wire: what all ranks together would send either way.
-bool goes_raw(const codec::CodecSpec& spec, int ranks, std::uint64_t tensor_bytes, std::uint64_t sent_raw_bytes,
-              std::uint64_t raw_wire, std::uint64_t encoded_wire);
+// input. raw_wire and encoded_wire: what all ranks together would send either way (the latter is only a bound
+// for a format of variable length, and does not count then).
+bool goes_raw(const codec::BlockCodec& block, int ranks, std::uint64_t tensor_bytes,
+              std::uint64_t sent_raw_bytes, std::uint64_t raw_wire, std::uint64_t encoded_wire);
 
 std::unique_ptr<Plan> make_plan(const Call& call, std::uint64_t hash, int ranks, std::size_t slot_bytes);
 

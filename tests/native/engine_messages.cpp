@@ -56,14 +56,14 @@ Header some_header() {
 void headers() {
   Bytes message(kHeaderBytes + 5, 0x5A);
   write_header(some_header(), message.data());
-  const Bytes golden = {0x47, 0x43, 0x4D, 0x31, 1,    1,    3,    0,    3,    0,    0,    0,    0,    0,    0,
-                        0,    8,    7,    6,    5,    4,    3,    2,    1,    5,    0,    0,    0,    77,   0,
-                        0,    0,    0xA8, 0xA7, 0xA6, 0xA5, 0xA4, 0xA3, 0xA2, 0xA1, 3,    2,    1,    2};
+  const Bytes golden = {0x47, 0x43, 0x4D, 0x31, 1,    1,    3,    0,    3,    0,    0, 0, 0, 0,  0,
+                        0,    8,    7,    6,    5,    4,    3,    2,    1,    5,    0, 0, 0, 77, 0,
+                        0,    0,    0xA8, 0xA7, 0xA6, 0xA5, 0xA4, 0xA3, 0xA2, 0xA1, 3, 2, 1, 2};
   CHECK(std::equal(golden.begin(), golden.end(), message.begin()));
   const Header back = read_header(message.data(), message.size(), 1 << 20, 3);
-  CHECK(back.kind == Kind::kData && back.flags == 3 && back.source == 3 && back.sequence == some_header().sequence &&
-        back.payload_bytes == 5 && back.count == 77 && back.hash == some_header().hash && back.phase == 2 &&
-        back.chunk == 0x010203);
+  CHECK(back.kind == Kind::kData && back.flags == 3 && back.source == 3 &&
+        back.sequence == some_header().sequence && back.payload_bytes == 5 && back.count == 77 &&
+        back.hash == some_header().hash && back.phase == 2 && back.chunk == 0x010203);
   // Any flipped bit in the header is noticed, and so are a wrong length and a wrong source.
   for (std::size_t bit = 0; bit < 8 * kHeaderBytes; ++bit) {
     Bytes bad = message;
@@ -76,7 +76,8 @@ void headers() {
   Bytes longer = message;
   longer.resize(1000);
   CHECK_THROWS(read_header(longer.data(), longer.size(), 1 << 20, 3), Code::kPeerLost);
-  CHECK(read_header(longer.data(), longer.size(), longer.size(), 3).payload_bytes == 5);  // a host that knows no lengths
+  CHECK(read_header(longer.data(), longer.size(), longer.size(), 3).payload_bytes ==
+        5);  // a host that knows no lengths
   try {
     read_header(message.data(), message.size(), 1 << 20, 2);
   } catch (const Error& error) {
@@ -113,7 +114,8 @@ void words() {
   CHECK(in_words(call) == "all_reduce(sum, float32[1024], codec int8)", "%s", in_words(call).c_str());
   const std::uint64_t hash = agreement_hash(call);
   // docs/wire-format.md, section 4, by hand.
-  CHECK(hash == Fnv64().number(1).number(0).number(0).number(0).number(1).number(1024).text("int8").text("").value());
+  CHECK(hash ==
+        Fnv64().number(1).number(0).number(0).number(0).number(1).number(1024).text("int8").text("").value());
   std::vector<Call> others(9, call);
   others[0].verb = Verb::kReduceScatter;
   others[1].op = Op::kAvg;
@@ -128,21 +130,23 @@ void words() {
   for (std::size_t i = 0; i < others.size(); ++i) CHECK(agreement_hash(others[i]) != hash, "variant %zu", i);
   others[3].tensors[0].key = "layer\n3";
   const SharedError error = mismatch({{0, describe(call)}, {1, describe(call)}, {2, describe(others[3])}});
-  CHECK(std::string(error.what()) ==
-            "ranks disagree on count, key: rank 0: all_reduce(sum, float32[1024], codec int8); rank 1: "
-            "all_reduce(sum, float32[1024], codec int8); rank 2: all_reduce(sum, float32[1025], codec int8, key "
-            "'layer?3')",
-        "%s", error.what());
+  CHECK(
+      std::string(error.what()) ==
+          "ranks disagree on count, key: rank 0: all_reduce(sum, float32[1024], codec int8); rank 1: "
+          "all_reduce(sum, float32[1024], codec int8); rank 2: all_reduce(sum, float32[1025], codec int8, key "
+          "'layer?3')",
+      "%s", error.what());
   CHECK(error.code() == Code::kMismatch && error.peer() == 2);
   CHECK(mismatch({{0, describe(call)}, {1, describe(others[2])}}).peer() == -1);
   Call barrier;
   const std::string text = mismatch({{0, describe(call)}, {1, describe(barrier)}}).what();
-  CHECK(text == "ranks disagree on verb: rank 0: all_reduce(sum, float32[1024], codec int8); rank 1: barrier()", "%s",
-        text.c_str());
+  CHECK(text == "ranks disagree on verb: rank 0: all_reduce(sum, float32[1024], codec int8); rank 1: barrier()",
+        "%s", text.c_str());
   std::vector<std::pair<int, std::string>> crowd;
   for (int r = 0; r < 40; ++r) crowd.emplace_back(r, describe(r == 7 ? others[1] : call));
   const SharedError grouped = mismatch(crowd);
-  CHECK(grouped.peer() == 7 && std::string(grouped.what()).find("rank 7: all_reduce(avg") != std::string::npos &&
+  CHECK(grouped.peer() == 7 &&
+            std::string(grouped.what()).find("rank 7: all_reduce(avg") != std::string::npos &&
             std::strlen(grouped.what()) < 500,
         "%s", grouped.what());
   Call many = some_call(std::vector<std::uint64_t>(1000, 5));
@@ -153,7 +157,8 @@ void words() {
 
 void cuts() {
   for (const std::size_t slot : {kMinSlotBytes, std::size_t{1} << 20, std::size_t{4} << 20}) {
-    for (const std::size_t tile : {std::size_t{1280}, std::size_t{4160}, std::size_t{16384}, std::size_t{65536}}) {
+    for (const std::size_t tile :
+         {std::size_t{1280}, std::size_t{4160}, std::size_t{16384}, std::size_t{65536}}) {
       for (const std::uint64_t count : {0ull, 1ull, 4095ull, 4096ull, 4097ull, 1000003ull, 123456789ull}) {
         const Cut cut = make_cut(count, tile, slot);
         std::uint64_t sum = 0;
@@ -162,7 +167,8 @@ void cuts() {
           CHECK(cut.begin(c) == sum);
           sum += cut.size(c);
           const std::uint64_t bytes = (cut.size(c) + codec::kTile - 1) / codec::kTile * tile;
-          CHECK(bytes + kHeaderBytes + 64 <= slot, "%llu bytes in a slot of %zu", static_cast<unsigned long long>(bytes), slot);
+          CHECK(bytes + kHeaderBytes + 64 <= slot, "%llu bytes in a slot of %zu",
+                static_cast<unsigned long long>(bytes), slot);
           CHECK(cut.size(c) > 0 || count == 0);
         }
         CHECK(sum == count);
@@ -180,7 +186,9 @@ void plans() {
     const int ranks = static_cast<int>(1 + random() % 5);
     std::vector<std::uint64_t> counts;
     for (std::uint64_t n = 1 + random() % 20; n > 0; --n) {
-      counts.push_back(random() % 3 == 0 ? random() % 100 : random() % 3 == 1 ? random() % 20000 : random() % 3000000);
+      counts.push_back(random() % 3 == 0   ? random() % 100
+                       : random() % 3 == 1 ? random() % 20000
+                                           : random() % 3000000);
     }
     const char* const specs[] = {"int8", "int4:min_bytes=0", "fp32", "nvfp4:min_bytes=1000000"};
     const Call call = some_call(counts, specs[random() % 4]);
@@ -217,7 +225,9 @@ void plan_cache() {
   PlanCache cache(3);
   std::vector<Call> calls;
   for (std::uint64_t i = 0; i < 5; ++i) calls.push_back(some_call({100000 + i}));
-  const auto get = [&](std::size_t i, std::uint64_t hash) { return &cache.get(calls[i], hash, 2, std::size_t{1} << 20); };
+  const auto get = [&](std::size_t i, std::uint64_t hash) {
+    return &cache.get(calls[i], hash, 2, std::size_t{1} << 20);
+  };
   const Plan* first = get(0, 10);
   const Plan* second = get(1, 11);
   get(2, 12);
@@ -259,7 +269,8 @@ void codec_states() {
   loaded->release(again);
   const auto wrong = stateful("int8:ef=1");
   CHECK_THROWS(wrong->load(saved.data(), saved.size()), Code::kCodec);
-  for (std::size_t cut = 0; cut < saved.size(); ++cut) CHECK_THROWS(loaded->load(saved.data(), cut), Code::kCodec);
+  for (std::size_t cut = 0; cut < saved.size(); ++cut)
+    CHECK_THROWS(loaded->load(saved.data(), cut), Code::kCodec);
   for (std::size_t bit = 0; bit < 8 * saved.size(); ++bit) {
     Bytes bad = saved;
     bad[bit / 8] = static_cast<std::uint8_t>(bad[bit / 8] ^ 1u << bit % 8);

@@ -26,8 +26,8 @@ struct Rank {
 
 using Start = std::function<WorkRef(World&, int rank, Rank&)>;
 
-Start all_reduce(std::vector<std::uint64_t> counts, const char* spec, DType dtype = DType::kF32, bool average = false,
-                 const char* key = "") {
+Start all_reduce(std::vector<std::uint64_t> counts, const char* spec, DType dtype = DType::kF32,
+                 bool average = false, const char* key = "") {
   return [=](World& world, int rank, Rank& memory) {
     std::vector<TensorView> tensors;
     std::uint64_t begin = 0;
@@ -36,7 +36,8 @@ Start all_reduce(std::vector<std::uint64_t> counts, const char* spec, DType dtyp
       begin += count;
     }
     return world[rank].all_reduce(tensors.data(), tensors.size(), dtype,
-                                  average ? collective::Op::kAvg : collective::Op::kSum, world.codec(rank, spec), 0);
+                                  average ? collective::Op::kAvg : collective::Op::kSum,
+                                  world.codec(rank, spec), 0);
   };
 }
 
@@ -45,8 +46,8 @@ Start all_to_all(std::uint64_t extra) {
     const auto n = static_cast<std::size_t>(world.size());
     std::vector<std::uint64_t> send(n, 1000), receive(n, 1000);
     send[(static_cast<std::size_t>(rank) + 1) % n] += extra;
-    return world[rank].all_to_all({memory.input.data(), memory.output.data(), 0, {}}, send.data(), receive.data(),
-                                  DType::kF32, nullptr, 0);
+    return world[rank].all_to_all({memory.input.data(), memory.output.data(), 0, {}}, send.data(),
+                                  receive.data(), DType::kF32, nullptr, 0);
   };
 }
 
@@ -70,7 +71,8 @@ std::map<std::string, Start> variants() {
       {"barrier", [](World& world, int rank, Rank&) { return world[rank].barrier(0); }},
       {"all_gather",
        [](World& world, int rank, Rank& memory) {
-         return world[rank].all_gather({memory.input.data(), memory.output.data(), 500000, {}}, DType::kF32, nullptr, 0);
+         return world[rank].all_gather({memory.input.data(), memory.output.data(), 500000, {}}, DType::kF32,
+                                       nullptr, 0);
        }},
       {"reduce_scatter",
        [](World& world, int rank, Rank& memory) {
@@ -79,25 +81,30 @@ std::map<std::string, Start> variants() {
        }},
       {"broadcast from 0",
        [](World& world, int rank, Rank& memory) {
-         return world[rank].broadcast({memory.input.data(), memory.input.data(), 2000000, {}}, DType::kF32, 0, nullptr, 0);
+         return world[rank].broadcast({memory.input.data(), memory.input.data(), 2000000, {}}, DType::kF32, 0,
+                                      nullptr, 0);
        }},
       {"broadcast from 1",
        [](World& world, int rank, Rank& memory) {
-         return world[rank].broadcast({memory.input.data(), memory.input.data(), 2000000, {}}, DType::kF32, 1, nullptr, 0);
+         return world[rank].broadcast({memory.input.data(), memory.input.data(), 2000000, {}}, DType::kF32, 1,
+                                      nullptr, 0);
        }},
       {"all_to_all", all_to_all(0)},
   };
 }
 
 void check_goes_on(World& world) {
-  std::vector<std::vector<float>> data(static_cast<std::size_t>(world.size()), std::vector<float>(300000, 1.0f));
+  std::vector<std::vector<float>> data(static_cast<std::size_t>(world.size()),
+                                       std::vector<float>(300000, 1.0f));
   world.all([&](int r) {
     float* memory = data[static_cast<std::size_t>(r)].data();
     const TensorView tensor{memory, memory, 300000, {}};
-    return world[r].all_reduce(&tensor, 1, DType::kF32, collective::Op::kSum, world.codec(r, "bf16:min_bytes=0"), 0);
+    return world[r].all_reduce(&tensor, 1, DType::kF32, collective::Op::kSum,
+                               world.codec(r, "bf16:min_bytes=0"), 0);
   });
   for (const auto& result : data) {
-    CHECK(result.front() == static_cast<float>(world.size()) && result.back() == static_cast<float>(world.size()));
+    CHECK(result.front() == static_cast<float>(world.size()) &&
+          result.back() == static_cast<float>(world.size()));
   }
 }
 
@@ -109,8 +116,8 @@ void disagree(World& world, std::vector<Rank>& memory, const Start& common, cons
       Code::kMismatch);
   for (std::size_t r = 0; r < works.size(); ++r) {
     CHECK(works[r]->text() == works[0]->text(), "%s", name.c_str());
-    CHECK(works[r]->text().find("rank " + std::to_string(r) + ": ") != std::string::npos, "%s: %s", name.c_str(),
-          works[r]->text().c_str());
+    CHECK(works[r]->text().find("rank " + std::to_string(r) + ": ") != std::string::npos, "%s: %s",
+          name.c_str(), works[r]->text().c_str());
     CHECK(works[r]->peer() == (world.size() == 2 ? -1 : odd_rank), "%s: %d", name.c_str(), works[r]->peer());
   }
 }
@@ -139,8 +146,9 @@ void all_to_all_counts() {
         [&](int r) { return all_to_all(r == 2 ? 1u : 0u)(world, r, memory[static_cast<std::size_t>(r)]); },
         Code::kMismatch);
     CHECK(works[0]->text() == works[1]->text() && works[0]->text() == works[3]->text());
-    CHECK(works[0]->text().find("rank 2: all_to_all(float32, send [1000, 1000, 1000, 1001]") != std::string::npos,
-          "%s", works[0]->text().c_str());
+    CHECK(
+        works[0]->text().find("rank 2: all_to_all(float32, send [1000, 1000, 1000, 1001]") != std::string::npos,
+        "%s", works[0]->text().c_str());
     check_goes_on(world);
   }
   for (const Rank& rank : memory) CHECK(rank.untouched());
@@ -152,13 +160,17 @@ void point_to_point(const std::string& transport) {
   for (const std::uint64_t sent : {std::uint64_t{10}, std::uint64_t{2000000}}) {
     for (const char* spec : {"", sent == 10 ? "int8:ef=1" : "int4:ef=1"}) {
       const std::uint64_t received = sent == 10 ? 1000000 : 20;
-      const WorkRef recv = world[2].recv({nullptr, output.data(), received, "k"}, DType::kF32, 0, world.codec(2, spec), 0);
-      const WorkRef send = world[0].send({data.data(), nullptr, sent, "k"}, DType::kF32, 2, world.codec(0, spec), 0);
+      const WorkRef recv =
+          world[2].recv({nullptr, output.data(), received, "k"}, DType::kF32, 0, world.codec(2, spec), 0);
+      const WorkRef send =
+          world[0].send({data.data(), nullptr, sent, "k"}, DType::kF32, 2, world.codec(0, spec), 0);
       for (const WorkRef& work : {recv, send}) {
-        CHECK(work->wait_until(Clock::now() + std::chrono::seconds(30)) && work->code() == Code::kMismatch, "%s", work->text().c_str());
+        CHECK(work->wait_until(Clock::now() + std::chrono::seconds(30)) && work->code() == Code::kMismatch,
+              "%s", work->text().c_str());
       }
       CHECK(recv->text() == send->text());
-      CHECK(recv->text().find("ranks disagree on count: rank 0: send(to 2, float32[" + std::to_string(sent) + "]") == 0,
+      CHECK(recv->text().find("ranks disagree on count: rank 0: send(to 2, float32[" + std::to_string(sent) +
+                              "]") == 0,
             "%s", recv->text().c_str());
       if (*spec != '\0') {
         const comm::Codec codec = world.codec(0, spec);
@@ -174,7 +186,8 @@ void point_to_point(const std::string& transport) {
       const WorkRef r = world[to].recv({nullptr, got.data(), got.size(), {}}, DType::kF32, from, nullptr, 0);
       const WorkRef s = world[from].send({data.data(), nullptr, got.size(), {}}, DType::kF32, to, nullptr, 0);
       for (const WorkRef& work : {r, s}) {
-        CHECK(work->wait_until(Clock::now() + std::chrono::seconds(30)) && work->code() == Code::kOk, "%s", work->text().c_str());
+        CHECK(work->wait_until(Clock::now() + std::chrono::seconds(30)) && work->code() == Code::kOk, "%s",
+              work->text().c_str());
       }
       CHECK(got == std::vector<float>(got.size(), 1.0f));
     }
