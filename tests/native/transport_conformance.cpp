@@ -46,7 +46,9 @@ void exchange(Transport& transport, Lane lane, std::size_t bytes, std::size_t ca
     const auto expected = pattern(peer, transport.rank(), static_cast<int>(lane), bytes);
     const auto& in = incoming[i];
     if (!std::equal(expected.begin(), expected.end(), in.begin())) ++wrong;
-    if (std::any_of(in.begin() + static_cast<long>(bytes), in.end(), [](auto b) { return b != 0xEE; })) ++wrong;
+    const auto rest = in.begin() + static_cast<long>(bytes);
+    const auto end = in.end() - rest > 64 ? rest + 64 : in.end();
+    if (std::any_of(rest, end, [](auto b) { return b != 0xEE; })) ++wrong;
     const std::size_t length = lengths[2 * i + (receives_first ? 0 : 1)];
     if (length != (tells_lengths ? bytes : capacity)) ++wrong;
     if (lengths[2 * i + (receives_first ? 1 : 0)] != bytes) ++wrong;

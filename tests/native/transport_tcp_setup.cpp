@@ -161,8 +161,11 @@ void test_missing() {
   for (const int r : {0, 1}) {
     const auto& error = thrown[static_cast<std::size_t>(r)];
     CHECK(error && error->code() == Code::kTimeout && error->peer() == 2);
-    const std::string expected = "rank " + std::to_string(r) + ": no connection from rank 2 within 0.5 s";
-    CHECK(error && error->what() == expected, "%s", error->what());
+    // Whose deadline is over first tells the other.
+    const std::string text = error ? error->what() : "";
+    CHECK(text == "rank 0: no connection from rank 2 within 0.5 s" ||
+              text == "rank 1: no connection from rank 2 within 0.5 s",
+          "%s", text.c_str());
   }
   // A rank that listens, but never comes to answer.
   World silent(2);
@@ -220,17 +223,18 @@ void test_disagreement() {
     // Two processes that both think they are rank 1 of 3, while rank 2 is late.
     World world(3);
     TcpListener second("127.0.0.1");
+    const auto start = Clock::now();
     const auto thrown = in_threads(3, [&](int i) {
       if (i < 2) {
-        world.make(i, 5);
+        world.make(i, 20);
       } else {
         std::this_thread::sleep_for(std::chrono::milliseconds(200));
-        gcomm::make_tcp(second, 1, 3, world.addresses, kToken, kSlot, in_seconds(5));
+        gcomm::make_tcp(second, 1, 3, world.addresses, kToken, kSlot, in_seconds(20));
       }
     });
-    for (const int i : {0, 2}) {
-      const auto& error = thrown[static_cast<std::size_t>(i)];
-      CHECK(error && error->code() == Code::kInvalid, "%d", i);
+    CHECK(Clock::now() - start < std::chrono::seconds(3), "they waited for rank 2");
+    for (const auto& error : thrown) {
+      CHECK(error && error->code() == Code::kInvalid);
       CHECK(error && std::string(error->what()) == "rank: two processes are rank 1", "%s", error->what());
     }
   }

@@ -48,7 +48,7 @@ void Communicator::close() noexcept {
       lane.quiesce();
       lane.close();
     }
-    other.control.close();
+    other.control->close();
   });
   epoll_.close();
   wake_.close();
@@ -72,7 +72,7 @@ void Communicator::flush_sends() {
   while (!failed() && Clock::now() < end) {
     bool unsent = false;
     for_each_peer([&](int, Peer& other) {
-      if (other.control.peer_said_goodbye()) return;
+      if (other.control->peer_said_goodbye()) return;
       for (const LaneSocket& lane : other.lanes) unsent = unsent || lane.has_unsent();
     });
     if (!unsent) return;
@@ -83,11 +83,11 @@ void Communicator::flush_sends() {
 // The goodbye has arrived before any lane ends, so that an end without one always means a lost peer.
 void Communicator::say_goodbye() {
   if (failed()) return;
-  for_each_peer([](int, Peer& other) { other.control.send_goodbye(); });
+  for_each_peer([](int, Peer& other) { other.control->send_goodbye(); });
   drain(false, kGoodbyePatience);
   for_each_peer([](int, Peer& other) {
     for (const LaneSocket& lane : other.lanes) ::shutdown(lane.fd().get(), SHUT_WR);
-    ::shutdown(other.control.fd().get(), SHUT_WR);
+    ::shutdown(other.control->fd().get(), SHUT_WR);
   });
   drain(true, kGoodbyePatience);
 }
@@ -99,7 +99,7 @@ void Communicator::drain(bool lanes, std::chrono::milliseconds patience) {
   for (;;) {
     bool in_flight = false;
     for_each_peer([&](int, Peer& other) {
-      in_flight = in_flight || is_in_flight(other.control.fd());
+      in_flight = in_flight || is_in_flight(other.control->fd());
       for (const LaneSocket& lane : other.lanes) in_flight = in_flight || (lanes && is_in_flight(lane.fd()));
     });
     if (!in_flight || Clock::now() >= end) return;

@@ -2,6 +2,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "transport/failures.h"
@@ -14,6 +15,9 @@ using Kind = TransportOp::Kind;
 // How long a waiter looks again and again before it goes to sleep: a message that is about to arrive costs no
 // wake-up then, which is most of a small message's time.
 constexpr std::chrono::microseconds kSpin{20};
+// After this many spins in vain at most one wait in 2^kMaxBackoff spins: where ranks share a core, or wait for
+// long, spinning takes time from those who are waited for.
+constexpr unsigned kMaxBackoff = 6;
 
 int poll_timeout(Clock::time_point now, Deadline deadline) {
   constexpr std::chrono::hours kLongest{1};
@@ -89,7 +93,7 @@ void Communicator::fail(const Error& why) noexcept {
     broken_.store(true, std::memory_order_release);
     wake_everyone();
   }
-  for_each_peer([&](int, Peer& other) { other.control.send_notice(*failure_); });
+  for_each_peer([&](int, Peer& other) { other.control->send_notice(*failure_); });
 }
 
 void Communicator::abort(const Error& why) noexcept {
@@ -221,25 +225,28 @@ void Communicator::wait_turn(Lock& lock, Wait& wait, Deadline deadline) {
   }
   polling_ = &wait;
   ++polls_by_waiters_;
-  const Clock::time_point start = Clock::now();
-  do {
-    lock.unlock();
-    poll_once(0, &wait);
-    lock.lock();
-  } while (wait.remaining > 0 && !failure_ && !closed_ && Clock::now() - start < kSpin);
-  if (wait.remaining > 0 && !failure_ && !closed_) {
-    lock.unlock();
-    poll_once(poll_timeout(Clock::now(), deadline), &wait);
-    lock.lock();
+  const bool spins = worth_spinning();
+  lock.unlock();
+  bool news = poll_once(0, &wait);
+  if (!news && spins) {
+    const Clock::time_point end = Clock::now() + kSpin;
+    while (!news && Clock::now() < end) news = poll_once(0, &wait);
+    vain_spins_ = news ? 0 : vain_spins_ + 1;
   }
+  if (!news) poll_once(poll_timeout(Clock::now(), deadline), &wait);
+  lock.lock();
   polling_ = nullptr;
+}
+
+bool Communicator::worth_spinning() {
+  const unsigned backoff = std::min(vain_spins_, kMaxBackoff);
+  return polls_by_waiters_ % (std::uint64_t{1} << backoff) == 0;
 }
 
 // An operation with a peer that said goodbye can only complete if its message was sent before.
 void Communicator::fail_if_peer_closed(Lock& lock, const OpRefs& ops) {
   for (const TcpOp* op : ops) {
-    if (op->complete.load(std::memory_order_relaxed) || !peer(op->op.peer).control.peer_said_goodbye())
-      continue;
+    if (op->complete.load(std::memory_order_relaxed) || !control_of(op->op.peer).peer_said_goodbye()) continue;
     if (op->op.kind == Kind::kRecv && !lane_of(op->op).ended()) continue;
     lock.unlock();
     fail(peer_closed(op->op.peer));

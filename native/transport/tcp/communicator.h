@@ -73,12 +73,13 @@ class Communicator {
                 LaneSocket(std::move(sockets.lanes[2]), broken)},
           control(std::move(sockets.control)) {}
     std::array<LaneSocket, kLaneCount> lanes;
-    ControlSocket control;
+    std::unique_ptr<ControlSocket> control;
   };
   static_assert(kLaneCount == 3);
 
   using Lock = std::unique_lock<std::mutex>;
 
+  ControlSocket& control_of(int p) { return *peer(p).control; }
   Peer& peer(int p) { return *peers_[static_cast<std::size_t>(p)]; }
   LaneSocket& lane_of(const TransportOp& op) { return peer(op.peer).lanes[static_cast<std::size_t>(op.lane)]; }
   template <typename Visit>
@@ -98,11 +99,12 @@ class Communicator {
   void fail_if_peer_closed(Lock& lock, const OpRefs& ops);
   void fail_late(Lock& lock, const OpRefs& ops);
   void wait_turn(Lock& lock, Wait& wait, Deadline deadline);
+  bool worth_spinning();
   void fail(const Error& why) noexcept;
 
   // poll.cpp
   void register_sockets();
-  void poll_once(int timeout_ms, const Wait* self);
+  bool poll_once(int timeout_ms, const Wait* self);
   void receive_on(int p, Lane lane, const Wait* self);
   void send_on(int p, Lane lane, const Wait* self);
   void after_lane(int p, Lane lane, LaneState state);
@@ -126,6 +128,7 @@ class Communicator {
   Wait* polling_ = nullptr;  // the waiter that polls
   bool io_polling_ = false;  // the I/O thread polls
   std::uint64_t polls_by_waiters_ = 0;
+  unsigned vain_spins_ = 0;  // in a row
   bool stop_io_ = false;
   bool closed_ = false;
   std::optional<Error> failure_;

@@ -57,27 +57,41 @@ class MeshBuilder {
   }
 
   Mesh build() {
-    while (missing_ > 0) {
-      if (Clock::now() >= deadline_) throw_missing();
-      for (Outgoing& out : outgoing_) {
-        if (out.step == Outgoing::Step::kIdle && Clock::now() >= out.retry_at) start(out);
+    try {
+      while (missing_ > 0) {
+        if (Clock::now() >= deadline_) throw_missing();
+        for (Outgoing& out : outgoing_) {
+          if (out.step == Outgoing::Step::kIdle && Clock::now() >= out.retry_at) start(out);
+        }
+        if (missing_ > 0) poll_once();
       }
-      if (missing_ > 0) poll_once();
+    } catch (const Error& why) {
+      // Ranks that are connected already need not wait for their deadline, or take this one for lost.
+      for (const PeerSockets& peer : mesh_.peers) {
+        if (peer.control != nullptr) peer.control->send_notice(why);
+      }
+      throw;
     }
     return std::move(mesh_);
   }
 
  private:
-  Fd& place(int peer, std::uint32_t connection) {
-    PeerSockets& sockets = mesh_.peers[static_cast<std::size_t>(peer)];
-    return connection == kControlConnection ? sockets.control : sockets.lanes[connection];
+  bool is_connected(int peer, std::uint32_t connection) const {
+    const PeerSockets& sockets = mesh_.peers[static_cast<std::size_t>(peer)];
+    return connection == kControlConnection ? sockets.control != nullptr : sockets.lanes[connection].valid();
   }
 
   void settle(int peer, std::uint32_t connection, Fd fd) {
-    place(peer, connection) = std::move(fd);
+    PeerSockets& sockets = mesh_.peers[static_cast<std::size_t>(peer)];
+    if (connection == kControlConnection) {
+      sockets.control = std::make_unique<ControlSocket>(std::move(fd));
+    } else {
+      sockets.lanes[connection] = std::move(fd);
+    }
     --missing_;
   }
 
+  void listen_to(int peer);
   void poll_once();
   void accept_all();
   void start(Outgoing& out);
@@ -121,6 +135,14 @@ void MeshBuilder::poll_once() {
     fds.push_back({in->fd.get(), POLLIN, 0});
     ins.push_back(in);
   }
+  const std::size_t first_control = fds.size();
+  std::vector<int> peers;
+  for (int p = 0; p < setup_.size; ++p) {
+    const ControlSocket* control = mesh_.peers[static_cast<std::size_t>(p)].control.get();
+    if (control == nullptr || control->peer_said_goodbye()) continue;
+    fds.push_back({control->fd().get(), POLLIN, 0});
+    peers.push_back(p);
+  }
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(
       std::min<Clock::duration>(deadline_ - Clock::now(), kRetryPause));
   if (::poll(fds.data(), fds.size(), static_cast<int>(std::max<long>(left.count(), 0))) <= 0) return;
@@ -130,7 +152,18 @@ void MeshBuilder::poll_once() {
   for (std::size_t i = 0; i < ins.size(); ++i) {
     if (fds[1 + outs.size() + i].revents != 0 && !advance(*ins[i])) incoming_.erase(ins[i]);
   }
+  for (std::size_t i = 0; i < peers.size(); ++i) {
+    if (fds[first_control + i].revents != 0) listen_to(peers[i]);
+  }
   if (fds[0].revents != 0) accept_all();
+}
+
+// A peer may be through with its set-up, or even with the communicator, before this rank is.
+void MeshBuilder::listen_to(int peer) {
+  ControlSocket& control = *mesh_.peers[static_cast<std::size_t>(peer)].control;
+  const ControlSocket::News news = control.receive();
+  if (news.notice) throw Error(*news.notice);
+  if (news.ended && !control.peer_said_goodbye()) throw peer_lost(peer);
 }
 
 void MeshBuilder::accept_all() {
@@ -188,9 +221,7 @@ Verdict MeshBuilder::verdict(const Hello& hello) const {
       hello.rank >= hello.size || hello.connection >= kConnections) {
     return Verdict::kWrongRank;
   }
-  const PeerSockets& sockets = mesh_.peers[hello.rank];
-  const Fd& fd = hello.connection == kControlConnection ? sockets.control : sockets.lanes[hello.connection];
-  return fd.valid() ? Verdict::kTaken : Verdict::kWelcome;
+  return is_connected(static_cast<int>(hello.rank), hello.connection) ? Verdict::kTaken : Verdict::kWelcome;
 }
 
 // Who knows the token is no stranger: a disagreement with it is this rank's failure too.
@@ -316,7 +347,7 @@ void MeshBuilder::throw_missing() {
   for (int p = 0; p < setup_.size; ++p) {
     bool complete = p == setup_.rank;
     for (std::uint32_t c = 0; c < kConnections && !complete; ++c) {
-      if (place(p, c).valid()) continue;
+      if (is_connected(p, c)) continue;
       std::string& list = p < setup_.rank ? silent : absent;
       list += (list.empty() ? "" : ", ") + rank_name(p);
       if (p < setup_.rank) list += " at " + setup_.addresses[static_cast<std::size_t>(p)];

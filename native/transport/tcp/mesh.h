@@ -4,9 +4,11 @@
 
 #include <array>
 #include <cstddef>
+#include <memory>
 #include <string>
 #include <vector>
 
+#include "transport/tcp/control.h"
 #include "transport/tcp/tcp.h"
 #include "transport/transport.h"
 
@@ -14,7 +16,7 @@ namespace gcomm::tcp {
 
 struct PeerSockets {
   std::array<Fd, kLaneCount> lanes;
-  Fd control;
+  std::unique_ptr<ControlSocket> control;
 };
 
 struct Mesh {

@@ -42,13 +42,14 @@ void Communicator::register_sockets() {
       tune_connection(other.lanes[lane].fd());
       add(other.lanes[lane].fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP, first + lane);
     }
-    tune_connection(other.control.fd());
-    add(other.control.fd(), EPOLLIN | EPOLLRDHUP, first + kLaneCount);
+    tune_connection(other.control->fd());
+    add(other.control->fd(), EPOLLIN | EPOLLRDHUP, first + kLaneCount);
   });
 }
 
-// self: the waiting thread that polls, which needs no waking when its own operations complete.
-void Communicator::poll_once(int timeout_ms, const Wait* self) {
+// self: the waiting thread that polls, which needs no waking when its own operations complete. True if anything
+// happened.
+bool Communicator::poll_once(int timeout_ms, const Wait* self) {
   epoll_event events[64];
   const int n = ::epoll_wait(epoll_.get(), events, 64, timeout_ms);
   for (int i = 0; i < n; ++i) {
@@ -73,6 +74,7 @@ void Communicator::poll_once(int timeout_ms, const Wait* self) {
     if ((seen & EPOLLOUT) != 0 && socket.has_unsent()) send_on(p, lane, self);
     if ((seen & (EPOLLERR | EPOLLHUP)) != 0) after_lane(p, lane, LaneState::kEnded);
   }
+  return n > 0;
 }
 
 void Communicator::receive_on(int p, Lane lane, const Wait* self) {
@@ -107,7 +109,7 @@ void Communicator::after_lane(int p, Lane lane, LaneState state) {
     case LaneState::kEnded:
       // A goodbye or a notice was acknowledged by this host before its sender let the lane end.
       read_control(p);
-      if (!peer(p).control.peer_said_goodbye()) {
+      if (!control_of(p).peer_said_goodbye()) {
         fail(peer_lost(p));
       } else {
         const Lock lock(mutex_);
@@ -118,7 +120,7 @@ void Communicator::after_lane(int p, Lane lane, LaneState state) {
 }
 
 void Communicator::read_control(int p) {
-  ControlSocket& control = peer(p).control;
+  ControlSocket& control = control_of(p);
   const ControlSocket::News news = control.receive();
   if (news.notice) {
     fail(*news.notice);
