@@ -106,7 +106,7 @@ class Where:
 class Array:
     """One array argument.
 
-    ``owner`` keeps the memory alive. ``contiguous``: in row-major order, and aligned to its elements; what isn't is
+    ``owner`` keeps the memory alive. ``contiguous``: in row-major order, and aligned; what isn't is
     copied before it is used.
     """
 

@@ -21,5 +21,5 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     skip = pytest.mark.skip(reason="long tier: run with -m long")
     for item in items:
-        if "long" in item.keywords:
+        if item.get_closest_marker("long") is not None:
             item.add_marker(skip)

@@ -134,7 +134,7 @@ def _transports(rank: int, size: int) -> None:
     with Communicator.from_torch(transport="torch") as one, Communicator.from_torch(transport="torch") as two:
         assert one.transport == two.transport == "torch"
         for i in range(5):
-            assert _sum(one, i) == size * i
+            assert _sum(one, 1.0 * i) == size * i
             assert _sum(two, 2.0 * i) == 2.0 * size * i
     with Communicator.from_torch(transport="tcp") as comm:
         assert comm.transport == "tcp"

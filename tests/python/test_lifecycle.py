@@ -85,7 +85,7 @@ def test_without_torch() -> None:
         "    print(comm.rank, comm.size, comm.transport)\n"
         "assert 'torch' not in sys.modules\n"
     )
-    results = run_script(script, 2)
+    results = run_script(script, 2, preload=False)
     assert [(result.returncode, result.stdout) for result in results] == [(0, "0 2 tcp\n"), (0, "1 2 tcp\n")], (
         results
     )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
 
 import pytest
@@ -60,7 +59,17 @@ def test_env_ranks_have_no_group() -> None:
 
 
 def test_script_ranks() -> None:
-    results = run_script("import os, sys; print(os.environ['RANK']); sys.exit(int(os.environ['RANK']))", 2)
-    assert [result.stdout.strip() for result in results] == ["0", "1"]
-    assert [result.returncode for result in results] == [0, 1]
-    assert sys.executable in results[0].args
+    text = (
+        "import atexit, os, sys\n"
+        "rank = int(os.environ['RANK'])\n"
+        "atexit.register(print, 'ended', rank)\n"
+        "print('torch' in sys.modules, file=sys.stderr)\n"
+        "sys.exit(rank)\n"
+    )
+    for preload in (True, False):
+        results = run_script(text, 2, preload=preload)
+        assert [result.stdout for result in results] == ["ended 0\n", "ended 1\n"]
+        assert [result.stderr for result in results] == [f"{preload}\n"] * 2
+        assert [result.returncode for result in results] == [0, 1]
+    (late,) = run_script("import time; time.sleep(60)", 1, timeout=0.5)
+    assert late.returncode == -signal.SIGKILL
