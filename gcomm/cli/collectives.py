@@ -131,10 +131,15 @@ def _torch_all_reduce(tensor: Any, _output: Any, op: str) -> None:
         tensor.div_(dist.get_world_size())
 
 
+def _newest(module: Any, *names: str) -> Any:
+    """The first of these functions that this version of torch has; the others are its older names."""
+    return next(getattr(module, name) for name in names if hasattr(module, name))
+
+
 def _torch_reduce_scatter(tensor: Any, output: Any, op: str) -> None:
     import torch.distributed as dist
 
-    dist.reduce_scatter_tensor(output, tensor)
+    _newest(dist, "reduce_scatter_single", "reduce_scatter_tensor")(output, tensor)
     if op == "avg":
         output.div_(dist.get_world_size())
 
@@ -142,7 +147,7 @@ def _torch_reduce_scatter(tensor: Any, output: Any, op: str) -> None:
 def _torch_all_gather(tensor: Any, output: Any, _op: str) -> None:
     import torch.distributed as dist
 
-    dist.all_gather_into_tensor(output, tensor)
+    _newest(dist, "all_gather_single", "all_gather_into_tensor")(output, tensor)
 
 
 def _torch_all_to_all(tensor: Any, output: Any, _op: str) -> None:

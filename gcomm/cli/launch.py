@@ -7,6 +7,7 @@ order. What the other ranks emit is dropped.
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import os
@@ -17,7 +18,7 @@ import sys
 import threading
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
 
@@ -32,11 +33,16 @@ _GRACE_S = 10.0  # for the other ranks to report, after one has failed
 
 
 class RankFailedError(Exception):
-    """A rank ended with an error; the rank itself has already said which on stderr."""
+    """Ranks ended with errors, which they have already told on stderr themselves. Takes exit codes by rank."""
 
-    def __init__(self, rank: int, code: int) -> None:
-        how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
-        super().__init__(f"rank {rank} {how}")
+    def __init__(self, codes: Mapping[int, int]) -> None:
+        # A rank that was killed could say nothing itself, and is why the others failed: it comes first.
+        ranks = sorted(codes, key=lambda rank: (codes[rank] > 0, rank))
+        super().__init__("; ".join(f"rank {rank} {_ended(codes[rank])}" for rank in ranks))
+
+
+def _ended(code: int) -> str:
+    return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
 @dataclass(frozen=True)
@@ -103,11 +109,14 @@ def _run_threads(target: str, config: Message, nproc: int, on_message: Emit) -> 
     function = find_target(target)
     comms = gcomm.Communicator.local(nproc)
     failed: list[int] = []
+    interrupted = threading.Event()
 
     def run(rank: int) -> None:
         try:
             function(World(comms[rank], False), config, on_message if rank == 0 else _drop)
         except Exception as error:
+            if interrupted.is_set():
+                return
             failed.append(rank)
             print(describe(rank, error), file=sys.stderr)
             comms[rank].abort(f"rank {rank}: {type(error).__name__}: {error}")
@@ -122,11 +131,14 @@ def _run_threads(target: str, config: Message, nproc: int, on_message: Emit) -> 
             while thread.is_alive():  # a join with a time limit lets Ctrl-C through
                 thread.join(0.5)
     except KeyboardInterrupt:
+        interrupted.set()
         for comm in comms:
             comm.abort("interrupted")
+        for thread in threads:
+            thread.join(_GRACE_S)
         raise
     if failed:
-        raise RankFailedError(failed[0], 1)
+        raise RankFailedError(dict.fromkeys(failed, 1))
     for comm in comms:
         comm.close()
 
@@ -151,17 +163,19 @@ def _run_processes(target: str, config: Message, ranks: Ranks, on_message: Emit)
             pipe = (writing,) if rank == 0 else ()
             processes.append(
                 subprocess.Popen(
-                    [sys.executable, "-m", "gcomm.cli.rank", job, str(writing if rank == 0 else -1)],
+                    [sys.executable, "-m", "gcomm.cli.rank", str(writing if rank == 0 else -1)],
                     env={
                         **environment,
                         "RANK": str(rank),
                         "WORLD_SIZE": str(ranks.nproc),
                         "LOCAL_RANK": str(rank),
                     },
-                    stdin=subprocess.DEVNULL,
+                    stdin=subprocess.PIPE,
                     pass_fds=pipe,
                 )
             )
+        for process in processes:
+            _hand_over(process, job.encode())
         os.close(writing)
         writing = -1
         reader = threading.Thread(target=_read_messages, args=(reading, on_message), daemon=True)
@@ -172,6 +186,13 @@ def _run_processes(target: str, config: Message, ranks: Ranks, on_message: Emit)
         _end_all(processes)
         if writing >= 0:
             os.close(writing)
+
+
+def _hand_over(process: subprocess.Popen[bytes], job: bytes) -> None:
+    """Give a rank its job by stdin: a long sweep does not fit on a command line."""
+    assert process.stdin is not None
+    with contextlib.suppress(BrokenPipeError), process.stdin:  # one that has died already is reported later
+        process.stdin.write(job)
 
 
 def _inherited() -> dict[str, str]:
@@ -191,18 +212,18 @@ def _read_messages(descriptor: int, on_message: Emit) -> None:
 
 
 def _wait_for_all(processes: list[subprocess.Popen[bytes]]) -> None:
-    first: tuple[int, int] | None = None
-    give_up = float("inf")
-    while any(process.poll() is None for process in processes):
-        if first is None:
-            first = next(((rank, p.returncode) for rank, p in enumerate(processes) if p.returncode), None)
-            give_up = time.monotonic() + _GRACE_S if first else give_up
-        if time.monotonic() > give_up:
+    """Return when all have ended well; if one has not, raise once the others had time to report."""
+    give_up: float | None = None
+    while True:
+        codes = [process.poll() for process in processes]
+        failed = {rank: code for rank, code in enumerate(codes) if code}
+        if failed and give_up is None:
+            give_up = time.monotonic() + _GRACE_S
+        if None not in codes or (give_up is not None and time.monotonic() > give_up):
             break
         time.sleep(0.02)
-    first = first or next(((rank, p.returncode) for rank, p in enumerate(processes) if p.returncode), None)
-    if first is not None:
-        raise RankFailedError(*first)
+    if failed:
+        raise RankFailedError(failed)
 
 
 def _end_all(processes: list[subprocess.Popen[bytes]]) -> None:

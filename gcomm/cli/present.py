@@ -62,7 +62,7 @@ class CollectiveTable:
         ]
         if self._extremes:
             cells += [f"{row['time_us_min']:>11.2f}", f"{row['time_us_max']:>11.2f}"]
-        ratio = f"{row['raw_bytes'] / row['wire_bytes']:.2f}" if row["wire_bytes"] else "-"
+        ratio = f"{row['raw_bytes'] / row['wire_bytes']:.2f}" if row["raw_bytes"] and row["wire_bytes"] else "-"
         cells.append(
             f" {row['codec']:<{self._width}} {row['wire_bytes']:>12} {ratio:>7} {row['rel_err']:>10.2e}"
         )

@@ -1,4 +1,4 @@
-"""One rank that ``gcomm.cli.launch`` has started: ``python -m gcomm.cli.rank JOB DESCRIPTOR``."""
+"""One rank that ``gcomm.cli.launch`` has started: ``python -m gcomm.cli.rank DESCRIPTOR``, its job on stdin."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from gcomm.cli.launch import Message, describe, find_target
 from gcomm.cli.world import open_world
 
 
-def main(job_text: str, descriptor: int) -> int:
+def main(descriptor: int) -> int:
     """Run the job; what it emits goes to ``descriptor`` (none if negative), a line of JSON a message."""
     # Ctrl-C reaches the whole group of processes; the launcher ends its ranks itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    job = json.loads(job_text)
+    job = json.load(sys.stdin)
     stream: TextIO | None = os.fdopen(descriptor, "w", encoding="utf-8") if descriptor >= 0 else None
 
     def emit(message: Message) -> None:
@@ -34,7 +34,7 @@ def main(job_text: str, descriptor: int) -> int:
 
 
 if __name__ == "__main__":
-    status = main(sys.argv[1], int(sys.argv[2]))
+    status = main(int(sys.argv[1]))
     sys.stdout.flush()
     sys.stderr.flush()
     # After a failure the other ranks' connections may still be held by threads of torch's; do not wait for

@@ -102,16 +102,15 @@ def test_demo_repeats_exactly(tmp_path: Path) -> None:
             "--quick",
             "--steps",
             "3",
+            "--transport",
+            "local",
             "--codecs",
             "nvfp4:rounding=stochastic",
-            "--output",
-            str(folder),
         ]
-        result = CliRunner().invoke(main, words)
+        result = CliRunner().invoke(main, [*words, "--output", str(folder)])
         assert result.exit_code == 0, result.output
-        curves.append(
-            [(row["train_curve"], row["eval_loss"]) for row in json.loads((folder / "demo.json").read_text())]
-        )
+        rows = json.loads((folder / "demo.json").read_text())
+        curves.append([(row["train_curve"], row["eval_loss"]) for row in rows])
     assert curves[0] == curves[1]
 
 
