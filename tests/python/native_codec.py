@@ -41,10 +41,15 @@ class NativeCodec:
         return self.handle.encode(x.ctypes.data, DTYPES[x.dtype.name], len(x), key, position)
 
     def decode(self, data: bytes, count: int, dtype: str = "float32") -> NDArray[Any]:
-        """To "float32", "float16" or "uint16" (bf16 bits)."""
-        out = np.full(count, 77, dtype)
-        source = np.frombuffer(data, np.uint8)
+        """To "float32", "float16" or "uint16" (bf16 bits); the bytes lie at an odd address, nothing else is
+        written.
+        """
+        source = np.frombuffer(b"\x55" + data, np.uint8)[1:]
+        around = np.full(count + 32, 77, dtype)
+        out = around[16 : 16 + count]
         self.handle.decode(source.ctypes.data, len(data), out.ctypes.data, DTYPES[dtype], count)
+        assert (around[:16] == 77).all(), "decode wrote before its output"
+        assert (around[16 + count :] == 77).all(), "decode wrote past its output"
         return out
 
     def decode_accumulate(self, data: bytes, accumulator: NDArray[np.float32]) -> NDArray[np.float32]:

@@ -139,15 +139,16 @@ def test_small_slots(transport: str, ranks: int, rank_pool: RankPools) -> None:
     for i, name in enumerate(FORMATS):
         op, dtype = COMBINATIONS[i % 6]
         cases.append(Case("all_reduce", f"{name}:min_bytes=0", (100003,), op, dtype))
-        cases.append(Case("all_reduce", f"hadamard+{name}:ef=1:min_bytes=0", (100003,), key="state", calls=2))
-        cases.append(Case("all_reduce", f"{name}:min_bytes=0", (30000, 1, 50000, 4096), op, dtype))
+        cases.append(Case("all_reduce", f"{name}:min_bytes=0", (30000, 1, 20000, 4096), op, dtype))
+    for text in ("hadamard+int4:ef=1", "fp32:ef=1", "nvfp4:ef=1:rounding=stochastic"):
+        cases.append(Case("all_reduce", f"{text}:min_bytes=0", (60001,), key="state", calls=2))
     for i, text in enumerate(
         [None, "int3:min_bytes=0", "nvfp4:rounding=stochastic:min_bytes=0", "fp32:min_bytes=0"]
     ):
         _, dtype = COMBINATIONS[i]
         cases += [
-            Case("reduce_scatter", text, (70001,), "avg", dtype, key="a"),
-            Case("all_gather", text, (70001,), dtype=dtype, key="b"),
+            Case("reduce_scatter", text, (40001,), "avg", dtype, key="a"),
+            Case("all_gather", text, (40001,), dtype=dtype, key="b"),
             Case("broadcast", text, (100003,), dtype=dtype, key="c", root=1),
             Case("ring", text, (100003,), dtype=dtype, key="d"),
             Case(

@@ -276,10 +276,9 @@ def hadamard(x: F32, size: int, seed: int) -> F32:
     v = np.where(np.resize(philox.tile_signs(seed), len(x)), -x, x).astype(np.float32).reshape(-1, size)
     stride = 1
     while stride < size:
-        for j in range(size):
-            if j & stride == 0:
-                a, b = v[:, j].copy(), v[:, j + stride].copy()
-                v[:, j], v[:, j + stride] = a + b, a - b
+        first = np.flatnonzero(np.arange(size) & stride == 0)
+        a, b = v[:, first], v[:, first + stride]  # copies
+        v[:, first], v[:, first + stride] = a + b, a - b
         stride *= 2
     factor = {64: "0x1p-3", 128: "0x1.6a09e6p-4", 256: "0x1p-4"}[size]
     return (v * _f32(float.fromhex(factor))).reshape(-1)

@@ -51,7 +51,7 @@ BF16 = MiniFloat("bf16", _magnitudes(8, 7, 0x7F80), -126, 7, 0x8000)
 FP16 = MiniFloat("fp16", _magnitudes(5, 10, 0x7C00), -14, 10, 0x8000)
 
 
-@njit(cache=False)
+@njit(cache=True)
 def _nearest(a: F64, values: F64, out: I64) -> None:
     """All codes are tried where there are few; of many only those around the value (found by halving)."""
     n = len(values)

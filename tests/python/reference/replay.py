@@ -86,6 +86,8 @@ def raw_sum(inputs: Sequence[Array], op: str, *, nonfinite: str = "propagate") -
 
 
 def _decoded(codec: RangeCodec, x: Array, residual: F32 | None = None, **position: Any) -> F32:
+    if len(x) == 0:
+        return np.empty(0, np.float32)
     data = codec.encode(x, residual=residual, is_sum=position["source"] == SUM_SOURCE, **position)
     return codec.decode(data, len(x))
 
