@@ -2,7 +2,10 @@
 //
 //   transport_speed [tcp|local] [repetitions]
 //
-// Over tcp the ranks are two processes on loopback. Times are in microseconds; median and minimum over the repetitions.
+// Over tcp the ranks are two processes on loopback. Times are in microseconds: median and minimum over the
+// repetitions, and the processor time of rank 0's process per repetition (local: of both ranks), which other
+// load on the machine hardly changes.
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -51,6 +54,15 @@ constexpr Case kCases[] = {
     {"both ways", Pattern::kBothWays, 16 << 20, 1 << 20},
     {"both ways", Pattern::kBothWays, 16 << 20, 4 << 20},
 };
+
+double cpu_us() {
+  rusage usage{};
+  ::getrusage(RUSAGE_SELF, &usage);
+  const auto us = [](const timeval& t) {
+    return static_cast<double>(t.tv_sec) * 1e6 + static_cast<double>(t.tv_usec);
+  };
+  return us(usage.ru_utime) + us(usage.ru_stime);
+}
 
 class Endpoint {
  public:
@@ -108,12 +120,14 @@ void run_rank(Transport& transport, int repetitions) {
   Endpoint endpoint(transport);
   for (const Case& c : kCases) {
     const int n = std::max(5, c.bytes > 65536 ? repetitions / 20 : repetitions);
+    const double cpu_before = cpu_us();
     const std::vector<double> times = endpoint.run(c, n);
+    const double cpu = (cpu_us() - cpu_before) / (n + n / 10 + 1);
     if (transport.rank() != 0) continue;
     const double median = times[times.size() / 2];
     const double ways = c.pattern == Pattern::kOneWay ? 1 : 2;
-    std::printf("%-6s %-10s %9zu bytes, pieces of %7zu: median %9.1f us, min %9.1f us", transport.name(), c.name,
-                c.bytes, std::min(c.bytes, c.piece), median, times.front());
+    std::printf("%-6s %-10s %9zu bytes, pieces of %7zu: median %8.1f, min %8.1f, cpu %8.1f", transport.name(),
+                c.name, c.bytes, std::min(c.bytes, c.piece), median, times.front(), cpu);
     if (c.bytes >= 65536) std::printf(", %.2f GB/s", ways * static_cast<double>(c.bytes) / median / 1e3);
     std::printf("\n");
     std::fflush(stdout);

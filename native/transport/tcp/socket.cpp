@@ -8,9 +8,12 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <cstring>
 #include <mutex>
 #include <system_error>
 #include <vector>
+
+#include "transport/tcp/address.h"
 
 namespace gcomm::tcp {
 namespace {
@@ -92,6 +95,26 @@ void Fd::close() noexcept {
   fd_ = -1;
 }
 
+namespace {
+
+// Within a host what is on its way should stay in the processor's caches; between hosts the system finds out
+// for itself how much a link can hold.
+constexpr int kSameHostSendBuffer = 512 << 10;
+
+bool is_within_host(const Fd& socket) noexcept {
+  SocketAddress mine, other;
+  mine.length = other.length = sizeof(sockaddr_storage);
+  if (::getsockname(socket.get(), mine.get(), &mine.length) != 0 ||
+      ::getpeername(socket.get(), other.get(), &other.length) != 0) {
+    return false;
+  }
+  mine.set_port(0);
+  other.set_port(0);
+  return mine.length == other.length && std::memcmp(mine.get(), other.get(), mine.length) == 0;
+}
+
+}  // namespace
+
 void tune_connection(const Fd& socket) noexcept {
   const auto set = [&](int level, int option, int value) {
     ::setsockopt(socket.get(), level, option, &value, sizeof value);
@@ -102,6 +125,7 @@ void tune_connection(const Fd& socket) noexcept {
   set(IPPROTO_TCP, TCP_KEEPIDLE, 30);
   set(IPPROTO_TCP, TCP_KEEPINTVL, 10);
   set(IPPROTO_TCP, TCP_KEEPCNT, 6);
+  if (is_within_host(socket)) set(SOL_SOCKET, SO_SNDBUF, kSameHostSendBuffer);
 }
 
 std::string errno_text(int error) { return std::generic_category().message(error); }
