@@ -281,7 +281,7 @@ def test_a_rank_that_fails_ends_the_command(monkeypatch: pytest.MonkeyPatch) -> 
     result = gcomm_cli("bench", "all_reduce", "--transport", "local", "-b", "64K")
     assert result.exit_code == 1
     assert "rank 1: GcommError: the cable is gone" in result.stderr
-    assert "gcomm: rank 1 ended with exit code 1" in result.stderr
+    assert "gcomm: rank 0 ended with exit code 1; rank 1 ended with exit code 1" in result.stderr
 
 
 def start_bench(*words: str) -> subprocess.Popen[str]:
