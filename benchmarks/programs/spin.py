@@ -46,35 +46,33 @@ class Spinner:
 
 
 def measure(world: World, config: Message, emit: Emit) -> None:
-    """Emit a row a size."""
+    """Emit a row for each size, with a spinning thread in rank 0, and in every rank."""
     spinner = Spinner()
     for size in config["sizes"]:
         tensor = np.random.default_rng(world.rank).standard_normal(size // 4, np.float32)
-        times: dict[bool, list[float]] = {False: [], True: []}
-        for iteration in range(-5, config["iterations"]):
-            for spinning in (False, True):
-                spinner.switch(on=spinning)
-                world.barrier()
-                work = gcomm.all_reduce(tensor, "avg", world.comm, codec="fp8_e4m3", async_op=True)
-                assert work is not None
-                work.wait()
-                spinner.switch(on=False)
-                if iteration >= 0:
-                    times[spinning].append(float(work.stats["total_s"]))
-        quiet, busy = (
-            float(statistics.median(world.gather(np.array(times[spinning])).min(axis=0)))
-            for spinning in (False, True)
-        )
-        emit(
-            {
-                "row": {
-                    "bytes": size,
-                    "quiet_us": quiet * 1e6,
-                    "spinning_us": busy * 1e6,
-                    "slowdown": busy / quiet,
-                }
-            }
-        )
+        for spinners in (1, world.size):
+            times: dict[bool, list[float]] = {False: [], True: []}
+            for iteration in range(-5, config["iterations"]):
+                for spinning in (False, True):
+                    spinner.switch(on=spinning and world.rank < spinners)
+                    times[spinning].append(_exchange(world, tensor))
+                    spinner.switch(on=False)
+                if iteration < 0:
+                    times = {False: [], True: []}
+            quiet, busy = (
+                float(statistics.median(world.gather(np.array(times[spinning])).min(axis=0))) * 1e6
+                for spinning in (False, True)
+            )
+            row = {"bytes": size, "spinners": spinners, "quiet_us": quiet, "spinning_us": busy}
+            emit({"row": {**row, "slowdown": busy / quiet}})
+
+
+def _exchange(world: World, tensor: np.ndarray[tuple[int], np.dtype[np.float32]]) -> float:
+    world.barrier()
+    work = gcomm.all_reduce(tensor, "avg", world.comm, codec="fp8_e4m3", async_op=True)
+    assert work is not None
+    work.wait()
+    return float(work.stats["total_s"])
 
 
 @click.command()
