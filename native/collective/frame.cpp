@@ -81,8 +81,9 @@ void rewind_keys(Call& call) noexcept {
 }
 
 Coding movement_coding(const Call& call, std::uint64_t count, int ranks) {
-  const Coding raw(nullptr, call.dtype);
+  Coding raw(nullptr, call.dtype);
   if (call.codec == nullptr) return raw;
+  raw.zero = call.block().spec().nonfinite == codec::NonFinite::kZero;
   const Coding coded(&call.block(), call.dtype);
   const std::uint64_t bytes = raw.bound(count);
   const std::uint64_t sent = bytes * static_cast<std::uint64_t>(std::max(1, ranks - 1));

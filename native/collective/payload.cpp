@@ -17,7 +17,11 @@ PayloadWriter::PayloadWriter(const Coding& coding, std::uint8_t* payload, std::s
 
 void PayloadWriter::add(const TensorArg& tensor, const void* src, std::uint64_t count, std::uint64_t position) {
   if (coding_.raw()) {
-    std::memcpy(next(), src, count * coding_.item);
+    if (coding_.zero) {
+      saw_nonfinite(codec::raw_reduce(&src, 1, coding_.dtype, count, 1.0f, true, next(), codec::Isa::kScalar));
+    } else {
+      std::memcpy(next(), src, count * coding_.item);
+    }
     added(count * coding_.item, count);
     return;
   }

@@ -15,6 +15,7 @@ struct Coding {
   const codec::BlockCodec* block = nullptr;  // null: as they are
   DType dtype = DType::kF32;
   std::size_t item = 4;  // bytes of an element
+  bool zero = false;     // as they are, but for nonfinite=zero: what is moved and not summed
 
   Coding() = default;
   Coding(const codec::BlockCodec* b, DType d) : block(b), dtype(d), item(dtype_size(d)) {}
