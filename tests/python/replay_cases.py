@@ -11,7 +11,7 @@ import hashlib
 import os
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import numpy as np
@@ -231,12 +231,16 @@ def _reduced(case: Case, ranks: int) -> list[list[Array]]:
         for call in range(case.calls):
             inputs = inputs_of(case, ranks, call, index, total)
             number = call if case.key is not None else 0
-            if case.verb == "reduce_scatter":
+            raw = spec is None or replay.takes_raw_path(case.codec, ranks, count, case.dtype, case.verb)
+            policy = spec.nonfinite if spec is not None else "propagate"
+            if case.verb == "reduce_scatter" and raw:
+                result = replay.raw_sum(inputs, case.op, nonfinite=policy)
+                each = [result[rank * count : (rank + 1) * count] for rank in range(ranks)]
+            elif case.verb == "reduce_scatter":
                 each = replay.reduce_scatter(
                     inputs, case.codec, case.op, key=key, call=number, residuals=residuals
                 )
-            elif spec is None or replay.takes_raw_path(case.codec, ranks, count, case.dtype):
-                policy = spec.nonfinite if spec is not None else "propagate"
+            elif raw:
                 each = [replay.raw_sum(inputs, case.op, nonfinite=policy)] * ranks
             else:
                 result = replay.all_reduce(
@@ -259,10 +263,12 @@ def _moved(case: Case, ranks: int) -> list[list[Array]]:
     if case.verb == "all_gather":
         return [[replay.all_gather(inputs, text, **where)]] * ranks
     if case.verb == "broadcast":
-        return [[replay.moved(inputs[case.root], text, source=case.root, **where)]] * ranks
+        raw = replay.goes_raw(text, ranks, inputs[case.root])
+        return [[replay.moved(inputs[case.root], text, source=case.root, raw=raw, **where)]] * ranks
     assert case.verb == "ring"
     sources = [(rank - 1) % ranks for rank in range(ranks)]
-    return [[replay.moved(inputs[source], text, source=source, **where)] for source in sources]
+    raw = replay.goes_raw(text, 2, inputs[0])
+    return [[replay.moved(inputs[source], text, source=source, raw=raw, **where)] for source in sources]
 
 
 @cache
@@ -279,9 +285,11 @@ def expected(case: Case, ranks: int) -> list[list[Array]]:
 
 def paths_of(case: Case, ranks: int) -> set[str]:
     """What a call's statistics may say of its path."""
-    if case.verb != "all_reduce" or case.codec is None or not any(case.counts):
+    if case.verb == "all_to_all" or case.codec is None or not any(case.counts):
         return {"raw", "direct"}
-    raw = [replay.takes_raw_path(case.codec, ranks, count, case.dtype) for count in case.counts if count]
+    peers = 2 if case.verb == "ring" else ranks
+    rule = partial(replay.takes_raw_path, case.codec, peers, dtype=case.dtype, verb=case.verb)
+    raw = [rule(count) for count in case.counts if count]
     return {"raw"} if all(raw) else {"direct"}
 
 

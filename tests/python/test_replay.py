@@ -105,6 +105,8 @@ def _other_verbs(ranks: int) -> list[Case]:
     texts = [None, *(f"{name}:min_bytes=0" for name in FORMATS)]
     texts += ["hadamard+int4:min_bytes=0", "nvfp4:scale=search:min_bytes=0", "int8:nonfinite=zero:min_bytes=0"]
     texts += ["fp8_e4m3:rounding=stochastic:seed=3:min_bytes=0"]
+    # The default rule, and one of a caller's own; both paths obey the policy for NaN and Inf.
+    texts += ["fp8_e4m3", "int4:nonfinite=zero", "nvfp4:nonfinite=zero:min_bytes=20000"]
     sizes = [0, 1, 7, ranks + 1, 1009, 4097, 12293]
     for i, (text, count) in enumerate(itertools.product(texts, sizes)):
         op, dtype = COMBINATIONS[i % 6]

@@ -326,6 +326,12 @@ def apply_policy(x: F32, spec: Spec) -> F32:
     return np.where(np.isfinite(x), x, _f32(0)).astype(np.float32) if spec.nonfinite == "zero" else x
 
 
+def with_residual(x: F32, residual: F32) -> F32:
+    """Section 1.1: finite residuals on finite x, never beyond FLT_MAX."""
+    total = np.clip(x + residual, _f32(-FLT_MAX), _f32(FLT_MAX))
+    return np.where(np.isfinite(x) & np.isfinite(residual), total, x).astype(np.float32)
+
+
 class ReferenceCodec:
     """What ``gcomm.codec(text)`` does, position by position and with no state of its own."""
 
@@ -375,7 +381,7 @@ class ReferenceCodec:
         with np.errstate(all="ignore"):
             value = to_f32(x) if is_sum else apply_policy(to_f32(x), spec)
             if residual is not None:
-                value = value + residual
+                value = with_residual(value, residual)
             seen = value
             if spec.hadamard:
                 seen = hadamard(fill(value, spec.hadamard), spec.hadamard, spec.seed)
@@ -383,7 +389,8 @@ class ReferenceCodec:
             if residual is not None:
                 decoded = self.decode(data, len(value))
                 lost = value - decoded
-                residual[:] = np.where(np.isfinite(value) & np.isfinite(decoded), lost, _f32(0))
+                good = np.isfinite(value) & np.isfinite(decoded) & np.isfinite(lost)
+                residual[:] = np.where(good, lost, _f32(0))
         return data
 
     def _encode_filled(self, x: F32, stream: int, call: int, element: int) -> bytes:

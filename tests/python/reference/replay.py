@@ -50,18 +50,25 @@ def shards(count: int, ranks: int) -> list[slice]:
     return [slice(min(s * length, count), min((s + 1) * length, count)) for s in range(ranks)]
 
 
-def takes_raw_path(text: str, ranks: int, count: int, dtype: str) -> bool:
-    """Whether an all_reduce sends this tensor unencoded: from what all ranks share, and nothing else."""
+def takes_raw_path(text: str, ranks: int, count: int, dtype: str, verb: str = "all_reduce") -> bool:
+    """Whether a tensor is sent unencoded: from what all ranks share, and nothing else.
+
+    count: of the tensor; of a shard for reduce_scatter, of the part for one peer for the verbs that move.
+    """
     codec = ReferenceCodec(text)
     if codec.spec.min_bytes == 0:
         return False
     size = count * (4 if dtype == "float32" else 2)
-    encoded = sum(codec.wire_bytes(shard.stop - shard.start) for shard in shards(count, ranks))
-    # Unencoded, a rank sends everything to each peer; else one shard to each, and its own shard to each.
-    if ranks == 1 or ranks * size <= 2 * encoded:
+    if verb == "all_reduce":
+        # Unencoded, a rank sends everything to each peer; else one shard to each, and its own shard to each.
+        encoded = sum(codec.wire_bytes(shard.stop - shard.start) for shard in shards(count, ranks))
+        saves = ranks * size > 2 * encoded
+    else:
+        saves = size > codec.wire_bytes(count)
+    if ranks == 1 or not saves:
         return True
     if codec.spec.min_bytes is not None:
-        return size < codec.spec.min_bytes
+        return size * (ranks if verb == "reduce_scatter" else 1) < codec.spec.min_bytes
     return size * (ranks - 1) <= 32768
 
 
@@ -186,18 +193,31 @@ def moved(
     call: int = 0,
     element: int = 0,
     residual: F32 | None = None,
+    raw: bool = False,
 ) -> Array:
-    """One range encoded by ``source`` and decoded: what all_gather, broadcast and recv give."""
+    """One range encoded by ``source`` and decoded: what all_gather, broadcast and recv give.
+
+    raw: sent unencoded.
+    """
     if text is None:
         return x.copy()
     codec = ReferenceCodec(text)
+    if raw:
+        zero = codec.spec.nonfinite == "zero"
+        return np.where(np.isfinite(to_f32(x)), x, x.dtype.type(0)) if zero else x.copy()
     value = _decoded(codec, x, residual, key=key, call=call, source=source, element=element)
     return from_f32(value, dtype_of(x), saturate=True)
 
 
+def goes_raw(text: str | None, ranks: int, x: Array) -> bool:
+    """The rule for a part that is moved."""
+    return text is not None and takes_raw_path(text, ranks, len(x), dtype_of(x), "move")
+
+
 def all_gather(inputs: Sequence[Array], text: str | None, **position: Any) -> Array:
     """Every rank's input decoded, the own one too."""
-    return np.concatenate([moved(x, text, source=rank, **position) for rank, x in enumerate(inputs)])
+    raw = goes_raw(text, len(inputs), inputs[0])
+    return np.concatenate([moved(x, text, source=rank, raw=raw, **position) for rank, x in enumerate(inputs)])
 
 
 def all_to_all(
@@ -214,7 +234,8 @@ def all_to_all(
             if peer == source:
                 received[peer].append(part.copy())
             else:
-                received[peer].append(moved(part, text, source=source, element=element, **position))
+                raw = goes_raw(text, ranks, part)
+                received[peer].append(moved(part, text, source=source, element=element, raw=raw, **position))
             first += count
             element += round_up(count, TILE)
     return [np.concatenate(parts) for parts in received]
