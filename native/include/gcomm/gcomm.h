@@ -162,7 +162,7 @@ typedef struct gcomm_transport_callbacks {
   const char* name;
   int32_t rank;
   int32_t size;
-  uint64_t slot_bytes;      /* 0: 4 MiB */
+  uint64_t slot_bytes;      /* 0: 4 MiB, less for many ranks */
   uint64_t overhead_bytes;  /* what the host adds to each message, for statistics */
   /* Start n operations, write n tickets, never wait for a peer. 0, or a gcomm_result. */
   int32_t (*post)(void* context, const gcomm_p2p_op* ops, uint64_t n, uint64_t* tickets);

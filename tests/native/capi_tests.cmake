@@ -1,0 +1,28 @@
+gcomm_native_test(capi_boundary SOURCES capi_boundary.cpp LINKS capi)
+gcomm_native_test(capi_callbacks SOURCES capi_callbacks.cpp LINKS capi)
+gcomm_native_test(capi_c99 SOURCES capi_c99.c LINKS capi)
+set_target_properties(capi_c99 PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
+target_compile_options(capi_c99 PRIVATE -Wpedantic -Wstrict-prototypes -Werror)
+gcomm_native_test(capi_header SOURCES capi_header.cpp LINKS capi)
+target_compile_options(capi_header PRIVATE -Wpedantic -Werror)
+set_target_properties(capi_header PROPERTIES CXX_STANDARD 17)
+
+# With sanitizers the library would need their runtime in every program that loads it.
+if(TARGET gcomm AND NOT GCOMM_SANITIZE)
+  add_test(NAME capi_exports
+           COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:gcomm> -DNM=${CMAKE_NM}
+                   -DHEADER=${PROJECT_SOURCE_DIR}/native/include/gcomm/gcomm.h
+                   -P ${CMAKE_CURRENT_SOURCE_DIR}/capi_exports.cmake)
+  find_program(GCOMM_PKG_CONFIG NAMES pkg-config pkgconf)
+  set(ways package)
+  if(GCOMM_PKG_CONFIG)
+    list(APPEND ways pkg-config)
+  endif()
+  foreach(how IN LISTS ways)
+    add_test(NAME capi_consumer_${how}
+             COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR} -DSOURCE=${PROJECT_SOURCE_DIR}/tests/consumer
+                     -DWORK=${CMAKE_CURRENT_BINARY_DIR}/consumer_${how} -DHOW=${how}
+                     -DCMAKE_CTEST_COMMAND=${CMAKE_CTEST_COMMAND} -P ${CMAKE_CURRENT_SOURCE_DIR}/capi_consumer.cmake)
+    set_tests_properties(capi_consumer_${how} PROPERTIES TIMEOUT 300)
+  endforeach()
+endif()
