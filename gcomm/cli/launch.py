@@ -149,7 +149,13 @@ def _run_threads(target: str, config: Message, nproc: int, on_message: Emit) -> 
 def _run_processes(target: str, config: Message, ranks: Ranks, on_message: Emit) -> None:
     reading, writing = os.pipe()
     job = json.dumps(
-        {"target": target, "config": config, "transport": ranks.transport, "torch_group": ranks.torch_group}
+        {
+            "target": target,
+            "config": config,
+            "transport": ranks.transport,
+            "torch_group": ranks.torch_group,
+            "launcher": os.getpid(),
+        }
     )
     environment = {
         "OMP_NUM_THREADS": "1",

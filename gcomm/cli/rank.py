@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import signal
@@ -17,6 +18,7 @@ def main(descriptor: int) -> int:
     # Ctrl-C reaches the whole group of processes; the launcher ends its ranks itself.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     job = json.load(sys.stdin)
+    _end_with(job["launcher"])
     stream: TextIO | None = os.fdopen(descriptor, "w", encoding="utf-8") if descriptor >= 0 else None
 
     def emit(message: Message) -> None:
@@ -31,6 +33,15 @@ def main(descriptor: int) -> int:
         print(describe(int(os.environ["RANK"]), error), file=sys.stderr)
         return 1
     return 0
+
+
+def _end_with(launcher: int) -> None:
+    """Have the kernel end this process when its launcher ends, however it does (Linux)."""
+    if sys.platform == "linux":
+        pr_set_pdeathsig = 1
+        ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGTERM)
+    if os.getppid() != launcher:  # it has gone already
+        sys.exit(1)
 
 
 if __name__ == "__main__":

@@ -40,7 +40,7 @@ struct Fwht {
         }
         v[k] = V::butterflies(v[k]);
       }
-      across(v);
+      across<1>(v);
       for (std::size_t k = 0; k < kVectors; ++k) {
         if (length == kGroup) {
           v[k] = V::mul(v[k], factor);
@@ -74,16 +74,18 @@ struct Fwht {
     }
   }
 
-  // Strides from kLanes to 32: between vectors.
+  // Strides from kLanes to 32: between vectors. A recursion, so that every index is a constant and v stays in registers.
+  template <std::size_t stride>
   static GCOMM_HD void across(F* v) {
-    for (std::size_t stride = 1; stride < kVectors; stride *= 2) {
-      for (std::size_t k = 0; k < kVectors; k += 2 * stride) {
-        for (std::size_t j = k; j < k + stride; ++j) {
-          const F sum = V::add(v[j], v[j + stride]);
-          v[j + stride] = V::sub(v[j], v[j + stride]);
-          v[j] = sum;
-        }
+    if constexpr (stride < kVectors) {
+#pragma GCC unroll 8
+      for (std::size_t pair = 0; pair < kVectors / 2; ++pair) {
+        const std::size_t j = pair / stride * 2 * stride + pair % stride;
+        const F sum = V::add(v[j], v[j + stride]);
+        v[j + stride] = V::sub(v[j], v[j + stride]);
+        v[j] = sum;
       }
+      across<2 * stride>(v);
     }
   }
 

@@ -24,7 +24,8 @@ class TicketPool {
  public:
   Record* take() {
     if (free_.empty()) {
-      free_.reserve(records_.size() + 1);  // give_back() must not have to allocate
+      // give_back() must not have to allocate.
+      if (free_.capacity() <= records_.size()) free_.reserve(2 * records_.size() + 16);
       Record& fresh = records_.emplace_back();
       fresh.index = static_cast<std::uint32_t>(records_.size() - 1);
       free_.push_back(fresh.index);
@@ -53,8 +54,6 @@ class TicketPool {
     }
     return &records_[index];
   }
-
-  std::deque<Record>& records() noexcept { return records_; }
 
  private:
   std::deque<Record> records_;

@@ -1,7 +1,8 @@
 # The AVX-512 driver over emulated intrinsics, so that every x86-64 processor with AVX2 runs it.
 set(codec_emulated "")
 if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
-  set(emulated_flags -mavx2 -mf16c -ffp-contract=off -fvisibility=hidden)
+  # Without the undefined-behaviour checks, which make the compiler take minutes here.
+  set(emulated_flags -mavx2 -mf16c -fno-sanitize=undefined)
   add_library(codec_avx512_emulated OBJECT avx512_emulated.cpp)
   target_compile_options(codec_avx512_emulated PRIVATE ${emulated_flags})
   target_link_libraries(codec_avx512_emulated PRIVATE gcomm_codec gcomm_flags)
@@ -26,6 +27,11 @@ endforeach()
 foreach(name bounds stochastic environment fuzz spec which_isa)
   gcomm_native_test(codec_${name} SOURCES codec_${name}.cpp LINKS codec TIMEOUT 300)
 endforeach()
+if(CMAKE_NM AND CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
+  add_test(NAME codec_isa_symbols
+           COMMAND ${CMAKE_COMMAND} -DNM=${CMAKE_NM} "-DOBJECTS=$<TARGET_OBJECTS:gcomm_codec>"
+                   -P ${CMAKE_CURRENT_SOURCE_DIR}/check_isa_symbols.cmake)
+endif()
 
 # Not a test: benchmarks/native/codec_speed.cpp tells what it measures.
 add_executable(codec_speed ${PROJECT_SOURCE_DIR}/benchmarks/native/codec_speed.cpp)

@@ -15,3 +15,7 @@ gcomm_engine_test(engine_faults TIMEOUT 300)
 gcomm_engine_test(engine_coalesced TIMEOUT 300)
 gcomm_engine_test(engine_variable)
 gcomm_engine_test(engine_steady TIMEOUT 300)
+
+# Not a test: benchmarks/native/all_reduce_speed.cpp tells what it measures.
+add_executable(all_reduce_speed ${PROJECT_SOURCE_DIR}/benchmarks/native/all_reduce_speed.cpp)
+target_link_libraries(all_reduce_speed PRIVATE gcomm_flags gcomm_comm)

@@ -357,13 +357,14 @@ def test_bad_group(group: Any, kind: type[Exception], text: str) -> None:
 
 
 def test_not_in_this_version() -> None:
-    for call in (
+    calls: list[Callable[[], Any]] = [
         lambda: Communicator.from_mpi(None),
         lambda: Communicator.from_nccl(b"", 0, 1),
         lambda: Communicator.from_torch(transport="nccl"),
         lambda: Communicator.from_torch(two_level=True),
         lambda: Communicator.from_torch(node_of=[0, 0]),
-    ):
+    ]
+    for call in calls:
         with pytest.raises(errors.UnsupportedError, match="not in this version"):
             call()
     with pytest.raises(ValueError, match=r"transport: expected one of .* got 'mpi'"):

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -325,6 +326,18 @@ def test_ctrl_c_is_clean(transport: str) -> None:
     assert process.returncode == 130
     assert errors == "gcomm: interrupted\n"
     assert not any(Path(f"/proc/{pid}").exists() for pid in ranks)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ranks_end_with_their_launcher(number: signal.Signals) -> None:
+    process = start_bench("--nproc", "2")
+    ranks = children(process)
+    process.send_signal(number)
+    process.communicate(timeout=30)
+    deadline = time.monotonic() + 10
+    while any(Path(f"/proc/{pid}").exists() for pid in ranks):
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
 
 
 @pytest.mark.parametrize(

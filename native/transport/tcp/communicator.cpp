@@ -19,12 +19,12 @@ constexpr std::chrono::microseconds kSpin{20};
 // long, spinning takes time from those who are waited for.
 constexpr unsigned kMaxBackoff = 6;
 
+// Milliseconds for epoll_wait(), where a negative number would mean for ever.
 int poll_timeout(Clock::time_point now, Deadline deadline) {
-  constexpr std::chrono::hours kLongest{1};
-  if (deadline - now > kLongest || deadline == Deadline::max()) {
-    return static_cast<int>(std::chrono::milliseconds(kLongest).count());
-  }
-  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(deadline - now).count());
+  constexpr std::chrono::milliseconds kLongest = std::chrono::hours(1);
+  if (deadline <= now) return 0;
+  const auto left = std::min<Clock::duration>(deadline - now, kLongest);
+  return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
 }
 
 }  // namespace
@@ -236,6 +236,10 @@ void Communicator::wait_turn(Lock& lock, Wait& wait, Deadline deadline) {
   if (!news) poll_once(poll_timeout(Clock::now(), deadline), &wait);
   lock.lock();
   polling_ = nullptr;
+  if (io_asleep_) {
+    io_asleep_ = false;
+    io_changed_.notify_one();
+  }
 }
 
 bool Communicator::worth_spinning() {

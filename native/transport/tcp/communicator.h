@@ -129,6 +129,7 @@ class Communicator {
   bool io_polling_ = false;  // the I/O thread polls
   std::uint64_t polls_by_waiters_ = 0;
   unsigned vain_spins_ = 0;  // in a row
+  bool io_asleep_ = false;   // the I/O thread wants to be woken when the waiter that polls stops
   bool stop_io_ = false;
   bool closed_ = false;
   std::optional<Error> failure_;

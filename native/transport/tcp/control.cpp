@@ -45,7 +45,8 @@ ControlSocket::News ControlSocket::receive() {
       Header header;
       std::memcpy(&header, buffer_.data(), sizeof header);
       const std::size_t whole = sizeof header + header.text_bytes;
-      if (header.magic != kMagic || whole > buffer_.size()) {
+      const bool is_failure = header.code > 0 && header.code <= static_cast<int>(Code::kNonFinite);
+      if (header.magic != kMagic || whole > buffer_.size() || (header.kind == kNotice && !is_failure)) {
         news.ended = true;
         return news;
       }

@@ -140,21 +140,26 @@ void Communicator::kick() noexcept {
 void Communicator::run_io_thread() {
   Lock lock(mutex_);
   std::uint64_t polls_seen = 0;
+  bool step_back = false;
   while (!stop_io_ && !failure_) {
-    if (polling_ != nullptr || polls_seen != polls_by_waiters_) {
+    if (step_back || polls_seen != polls_by_waiters_) {
+      step_back = false;
       polls_seen = polls_by_waiters_;
       io_changed_.wait_for(lock, kStepBack);
-      continue;
-    }
-    io_polling_ = true;
-    lock.unlock();
-    poll_once(-1, nullptr);
-    lock.lock();
-    io_polling_ = false;
-    if (waits_ != nullptr) {
-      // Somebody waits, and came while this thread polled: from now on let the waiter poll.
-      waits_->changed.notify_one();
-      polls_seen = polls_by_waiters_ - 1;
+    } else if (polling_ != nullptr) {
+      // One and the same waiter polls all the while: no need to look every millisecond.
+      io_asleep_ = true;
+      io_changed_.wait(lock);
+      step_back = true;
+    } else {
+      io_polling_ = true;
+      lock.unlock();
+      poll_once(-1, nullptr);
+      lock.lock();
+      io_polling_ = false;
+      // Who waits came while this thread polled: from now on let the waiter poll.
+      step_back = waits_ != nullptr;
+      if (step_back) waits_->changed.notify_one();
     }
   }
 }

@@ -1,0 +1,21 @@
+# Objects that are compiled for one instruction set must not define functions that others could share: the linker keeps
+# one copy of an inline function, and it might be the one that this processor can't run.
+#   cmake -DNM=nm "-DOBJECTS=a.o;b.o" -P check_isa_symbols.cmake
+set(seen 0)
+foreach(object IN LISTS OBJECTS)
+  if(object MATCHES "/avx(2|512)\\.cpp\\.o")
+    set(isa ${CMAKE_MATCH_1})
+    execute_process(COMMAND ${NM} -C --defined-only ${object} OUTPUT_VARIABLE symbols COMMAND_ERROR_IS_FATAL ANY)
+    string(REPLACE ";" "," symbols "${symbols}")
+    string(REGEX MATCHALL "[0-9a-f]+ [TWVu] [^\n]+" symbols "${symbols}")
+    foreach(symbol IN LISTS symbols)
+      math(EXPR seen "${seen} + 1")
+      if(symbol MATCHES " [TW] " AND NOT symbol MATCHES "Avx${isa}Lanes|avx${isa}_driver")
+        message(SEND_ERROR "${object} defines ${symbol}")
+      endif()
+    endforeach()
+  endif()
+endforeach()
+if(seen EQUAL 0)
+  message(FATAL_ERROR "no symbols found in: ${OBJECTS}")
+endif()
