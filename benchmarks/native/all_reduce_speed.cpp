@@ -2,9 +2,9 @@
 //
 //   all_reduce_speed [ranks] [bytes of fp32] [repetitions] [codec ...]
 //
-// A line a codec, from rank 0: milliseconds (median, minimum, maximum), and per call the lane's time in
-// encoding, in waiting for messages and in decoding, and the processor time of rank 0's process, which other
-// load on the machine hardly changes. "none" is no codec.
+// In place, averaged. A line a codec, from rank 0: milliseconds (median, minimum, maximum), and per call the
+// lane's time in encoding, in waiting for messages and in decoding, and the processor time of rank 0's process,
+// which other load on the machine hardly changes. "none" is no codec.
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
@@ -51,13 +51,13 @@ void wait(const comm::WorkRef& work) {
 
 void run_rank(const Job& job, comm::Communicator& comm) {
   const std::size_t count = job.bytes / sizeof(float);
-  std::vector<float> input(count), output(count);
+  std::vector<float> data(count);
   for (std::size_t i = 0; i < count; ++i) {
-    input[i] = 1e-3f * static_cast<float>(static_cast<int>(i * 2654435761u % 4001) - 2000);
+    data[i] = 1e-3f * static_cast<float>(static_cast<int>(i * 2654435761u % 4001) - 2000);
   }
   for (const std::string& name : job.codecs) {
     const comm::Codec codec = name == "none" ? nullptr : comm.codec(name);
-    const comm::TensorView tensor{input.data(), output.data(), count, {}};
+    const comm::TensorView tensor{data.data(), data.data(), count, {}};
     std::vector<double> times;
     collective::CallStats sums;
     double cpu = 0;
@@ -65,7 +65,7 @@ void run_rank(const Job& job, comm::Communicator& comm) {
       wait(comm.barrier(0));
       const double cpu_before = cpu_s();
       const auto before = Clock::now();
-      const comm::WorkRef work = comm.all_reduce(&tensor, 1, DType::kF32, collective::Op::kSum, codec, 0);
+      const comm::WorkRef work = comm.all_reduce(&tensor, 1, DType::kF32, collective::Op::kAvg, codec, 0);
       wait(work);
       const double time = std::chrono::duration<double>(Clock::now() - before).count();
       if (i < 0) continue;
