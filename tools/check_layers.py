@@ -42,7 +42,7 @@ def main() -> int:
             for line, target in includes(path):
                 if target in MAY_SEE and target != room and target not in allowed:
                     wrong.append(
-                        f"{path.relative_to(ROOT)}:{line}: {room} includes {target}; it may see {sorted(allowed)}"
+                        f"{path.relative_to(ROOT)}:{line}: {room} includes {target}, may see {sorted(allowed)}"
                     )
                 if target == "gcomm" and room != "capi":
                     wrong.append(f"{path.relative_to(ROOT)}:{line}: only capi includes the C ABI")
