@@ -4,8 +4,8 @@
     python tests/golden/generate.py [FOLDER]
 
 A file of an existing version never changes: a difference here is a change of the wire format. Bits are
-hexadecimal, little-endian bytes in order; ``inputs.json`` holds float32 inputs, ``<format>.json`` what becomes of
-them, ``messages.json`` headers and agreement hashes.
+hexadecimal, little-endian bytes in order; ``inputs.json`` holds float32 inputs, ``<format>.json`` what
+becomes of them, ``messages.json`` headers and agreement hashes.
 """
 
 from __future__ import annotations
