@@ -17,8 +17,10 @@ if TYPE_CHECKING:
 _TRANSPORTS = ("auto", "tcp", "torch", "nccl")
 
 _communicators: weakref.WeakKeyDictionary[Any, Communicator] = weakref.WeakKeyDictionary()
-# Held while a communicator is made: two threads that use a group for the first time must make one.
-_lock = threading.RLock()
+# Held while a communicator is made: two threads that use a group for the first time must make one. One lock a
+# group: threads may come to several groups in another order than on other ranks.
+_locks: weakref.WeakKeyDictionary[Any, threading.Lock] = weakref.WeakKeyDictionary()
+_locks_lock = threading.Lock()
 
 
 def resolve(group: Any, verb: str) -> Communicator:
@@ -30,7 +32,9 @@ def resolve(group: Any, verb: str) -> Communicator:
     group = _torch_group(group, verb)
     found = _communicators.get(group)
     if found is None:
-        with _lock:
+        with _locks_lock:
+            lock = _locks.setdefault(group, threading.Lock())
+        with lock:
             found = _communicators.get(group)
             if found is None:
                 found = _communicators[group] = Communicator.from_torch(group)

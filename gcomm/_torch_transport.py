@@ -47,7 +47,7 @@ def connect_gloo(group: Any, token: str) -> _native.Comm:
     store = group_store(group)
     if store is None:
         raise UnsupportedError(
-            "from_torch: transport='torch' needs a torch whose groups tell their store (2.6)"
+            "from_torch: transport='torch' needs a torch whose groups have get_group_store()"
         )
     rank, size = dist.get_rank(group), dist.get_world_size(group)
     # The token, random and the same on all ranks, keeps several communicators of one group apart.

@@ -48,6 +48,7 @@ class TileCodec final : public BlockCodec {
 
   EncodeResult encode(const EncodeJob& job) const override;
   void decode(Encoded in, void* dst, DType dtype, std::size_t count) const override;
+  void decode_streaming(Encoded in, void* dst, DType dtype, std::size_t count) const override;
   void decode_accumulate(Encoded in, float* acc, std::size_t count) const override;
   EncodeResult reduce_encode(const ReduceJob& job) const override;
 
@@ -77,6 +78,7 @@ class TileCodec final : public BlockCodec {
   bool encode_values(const float* x, std::size_t count, const TileTask& task, float* keep) const;
   // The same from values before residual and transform.
   bool encode_tile(const float* x, const TileTask& task, float* keep) const;
+  void decode_range(Encoded in, void* dst, DType dtype, std::size_t count, bool stream) const;
   // Whole values of one tile, inverse transform included; kTile floats are writable.
   void decode_tile(const std::uint8_t* src, std::size_t count, float* out) const;
   // x_0 + x_1 + ... of one tile, own being its own values, into sum.
@@ -214,17 +216,29 @@ EncodeResult TileCodec::encode(const EncodeJob& job) const {
 }
 
 void TileCodec::decode(Encoded in, void* dst, DType dtype, std::size_t count) const {
+  decode_range(in, dst, dtype, count, count * dtype_size(dtype) >= kStreamBytes);
+}
+
+void TileCodec::decode_streaming(Encoded in, void* dst, DType dtype, std::size_t count) const {
+  decode_range(in, dst, dtype, count, true);
+}
+
+void TileCodec::decode_range(Encoded in, void* dst, DType dtype, std::size_t count, bool stream) const {
   const FpEnvironment environment;
   const ElementDriver& elements = driver_.elements[element_index(dtype)];
   check_encoded(in, count);
   const bool floats = dtype == DType::kF32 && is_aligned(dst, alignof(float));
+  const bool streams = stream && floats && is_aligned(dst, 16) && !hadamard();
   const std::uint8_t* src = in.data;
   TileBuffer buffer;
   for (std::size_t done = 0; done < count; done += kTile) {
     const std::size_t length = std::min(kTile, count - done);
     std::uint8_t* out = element_at(dst, dtype, done);
-    if (floats && length == kTile) {
-      decode_tile(src, length, reinterpret_cast<float*>(out));
+    float* values = reinterpret_cast<float*>(out);
+    if (streams && length == kTile) {
+      format_.decode(src, length, Sink::kStream, values, values);
+    } else if (floats && length == kTile) {
+      decode_tile(src, length, values);
     } else {
       decode_tile(src, length, buffer.value);
       elements.store(buffer.value, length, out);

@@ -82,6 +82,9 @@ struct EncodeJob {
   std::size_t capacity = 0;     // at least max_encoded_bytes(count)
 };
 
+// Outputs from this size on are decoded past the caches.
+inline constexpr std::size_t kStreamBytes = std::size_t{8} << 20;
+
 struct Encoded {
   const std::uint8_t* data = nullptr;
   std::size_t bytes = 0;
@@ -124,6 +127,11 @@ class BlockCodec {
   // These throw Error(kCodec) for a length that cannot be right; any bytes of the right length decode to
   // something without reading or writing out of bounds. A finite value beyond dtype saturates.
   virtual void decode(Encoded in, void* dst, DType dtype, std::size_t count) const = 0;
+  // decode() for a piece of an output of kStreamBytes or more, which no cache will keep: the values are written
+  // past the caches. (decode() does so by itself when it is given that much at once.)
+  virtual void decode_streaming(Encoded in, void* dst, DType dtype, std::size_t count) const {
+    decode(in, dst, dtype, count);
+  }
   virtual void decode_accumulate(Encoded in, float* acc, std::size_t count) const = 0;
   virtual EncodeResult reduce_encode(const ReduceJob& job) const = 0;
 

@@ -228,8 +228,8 @@ class TwoPhases {
       for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
         const std::uint64_t count = plan_.size_in_shard(*piece, owner);
         if (count == 0) continue;
-        in.decode_next(at(frame_.call().tensors[piece->tensor].output, start(*piece, owner), coding_.item),
-                       count);
+        const TensorArg& tensor = frame_.call().tensors[piece->tensor];
+        in.decode_next(at(tensor.output, start(*piece, owner), coding_.item), count, tensor.count * coding_.item);
       }
       in.done();
     }

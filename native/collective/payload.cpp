@@ -99,13 +99,17 @@ codec::Encoded PayloadReader::next(std::uint64_t count) {
   return piece;
 }
 
-void PayloadReader::decode_next(void* dst, std::uint64_t count) {
+void PayloadReader::decode_next(void* dst, std::uint64_t count, std::uint64_t total_bytes) {
   const codec::Encoded piece = next(count);
   if (coding_->raw()) {
     std::memcpy(dst, piece.data, piece.bytes);
     return;
   }
-  coding_->block->decode(piece, dst, coding_->dtype, count);
+  if (total_bytes >= codec::kStreamBytes) {
+    coding_->block->decode_streaming(piece, dst, coding_->dtype, count);
+  } else {
+    coding_->block->decode(piece, dst, coding_->dtype, count);
+  }
 }
 
 void PayloadReader::done() const {

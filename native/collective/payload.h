@@ -73,7 +73,8 @@ class PayloadReader {
 
   // The next piece, of count elements. Throws kCodec if it is not all there.
   codec::Encoded next(std::uint64_t count);
-  void decode_next(void* dst, std::uint64_t count);
+  // total_bytes: of the whole output that dst is a piece of.
+  void decode_next(void* dst, std::uint64_t count, std::uint64_t total_bytes = 0);
   // Throws kCodec if something is left over.
   void done() const;
 

@@ -150,7 +150,7 @@ inline __m512 shuffle_quarters(__m512 a, __m512 b, int choice) {
 inline __m512i shift_arithmetic(__m512i v, int n) {
   return ints([&](int i) { return open<std::int32_t>(v).e[i] >> n; });
 }
-inline void stream(float* p, __m512 v) { std::memcpy(p, &v, sizeof v); }
+inline __m128 quarter(__m512 v, int which) { return load<__m128>(open<float>(v).e + 4 * which); }
 
 // ---- the rest
 // ---------------------------------------------------------------------------------------------------
@@ -259,7 +259,8 @@ inline __m512i unpack64(__m512i a, __m512i b, int first) {
 #undef _mm512_permute_ps
 #undef _mm512_shuffle_f32x4
 #undef _mm512_srai_epi32
-#undef _mm512_stream_ps
+#undef _mm512_extractf32x4_ps
+#undef _mm512_castps512_ps128
 #define _mm512_cvtepu8_epi32 emulated::cvtepu8
 #define _mm512_cvtepi8_epi32 emulated::cvtepi8
 #define _mm512_cvtepu16_epi32 emulated::cvtepu16
@@ -273,7 +274,8 @@ inline __m512i unpack64(__m512i a, __m512i b, int first) {
 #define _mm512_permute_ps emulated::permute
 #define _mm512_shuffle_f32x4 emulated::shuffle_quarters
 #define _mm512_srai_epi32 emulated::shift_arithmetic
-#define _mm512_stream_ps emulated::stream
+#define _mm512_extractf32x4_ps emulated::quarter
+#define _mm512_castps512_ps128(v) emulated::quarter(v, 0)
 
 #if !defined(GCOMM_TEST_SIMDE)
 #undef _mm512_slli_epi32

@@ -81,6 +81,15 @@ void compare_coding(const std::string& text, const NamedDriver& driver, const st
           first_difference(a.data(), b.data(), a.bytes()));
     CHECK(a.margins_intact() && b.margins_intact(), "%s: decode wrote outside", where.c_str());
 
+    // Past the caches: only where the output is aligned, so once with each.
+    for (const std::size_t shift : {0, 16, 4}) {
+      std::vector<std::uint8_t> room(a.bytes() + 256, 0xA5);
+      std::uint8_t* out = room.data() + 128 - reinterpret_cast<std::uintptr_t>(room.data()) % 64 + shift;
+      vector->decode_streaming(encoded, out, dtype, count);
+      CHECK(std::memcmp(out, a.data(), a.bytes()) == 0, "%s: decode_streaming", where.c_str());
+      CHECK(out[-1] == 0xA5 && out[a.bytes()] == 0xA5, "%s: decode_streaming wrote outside", where.c_str());
+    }
+
     Elements sum_a(DType::kF32, values);
     Elements sum_b(DType::kF32, values, offset);
     scalar->decode_accumulate(encoded, reinterpret_cast<float*>(sum_a.data()), count);

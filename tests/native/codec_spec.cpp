@@ -1,4 +1,6 @@
 // Codec text, sizes, and what is refused.
+#include <algorithm>
+
 #include "base/error.h"
 #include "codec_harness.h"
 
@@ -153,6 +155,35 @@ void bad_calls_are_refused() {
   CHECK_THROWS(codec->reduce_encode(reduction), Code::kCodec);
 }
 
+// One call that is large enough to write past the caches, against pieces that are not.
+void large_outputs_are_the_same() {
+  const std::size_t count = kStreamBytes / 4 + 4097;
+  for (const Isa isa : {Isa::kScalar, best_isa()}) {
+    for (const char* text : {"int8", "bf16", "nvfp4"}) {
+      const auto codec = BlockCodec::make(parse_spec(text), isa);
+      const std::vector<float> x = make_data(Data::kNormal, count, 8);
+      std::vector<std::uint8_t> wire(codec->max_encoded_bytes(count));
+      EncodeJob job;
+      job.src = x.data();
+      job.count = count;
+      job.dst = wire.data();
+      job.capacity = wire.size();
+      codec->encode(job);
+      std::vector<float> whole(count + 16);
+      float* aligned = whole.data() + (16 - reinterpret_cast<std::uintptr_t>(whole.data()) % 16) % 16 / 4;
+      codec->decode({wire.data(), wire.size()}, aligned, DType::kF32, count);
+      const std::size_t tile_bytes = codec->max_encoded_bytes(kTile);
+      for (std::size_t done = 0; done < count; done += kTile) {
+        const std::size_t length = std::min(kTile, count - done);
+        float piece[kTile];
+        codec->decode({wire.data() + done / kTile * tile_bytes, codec->max_encoded_bytes(length)}, piece,
+                      DType::kF32, length);
+        CHECK(std::memcmp(piece, aligned + done, length * 4) == 0, "%s at %zu", text, done);
+      }
+    }
+  }
+}
+
 void streams_are_told_apart() {
   CHECK(stream_id("", kSumSource) == 0x811C9DC5u);
   CHECK(stream_id("a", kSumSource) == 0xE40C292Cu);  // FNV-1a's published value
@@ -167,6 +198,7 @@ int main() {
   bad_texts_are_named();
   sizes_are_as_documented();
   bad_calls_are_refused();
+  large_outputs_are_the_same();
   streams_are_told_apart();
   return check::report("codec_spec");
 }

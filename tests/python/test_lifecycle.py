@@ -329,6 +329,27 @@ def test_first_use_from_threads(rank_pool: RankPools) -> None:
     assert rank_pool(2).run(_first_use_from_threads) == [1, 1]
 
 
+def _first_uses_in_another_order(rank: int, size: int) -> None:
+    groups = [torch.distributed.new_group(list(range(size))) for _ in range(2)]
+
+    def body(i: int) -> None:
+        time.sleep(0.2 * (i == rank))
+        gcomm.all_reduce(torch.ones(10), "sum", groups[i])
+
+    threads = [threading.Thread(target=body, args=(i,)) for i in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+        assert not thread.is_alive()
+    for group in groups:
+        torch.distributed.destroy_process_group(group)
+
+
+def test_threads_that_use_groups_first_in_another_order(rank_pool: RankPools) -> None:
+    rank_pool(2).run(_first_uses_in_another_order)
+
+
 def test_closing() -> None:
     first, second = Communicator.local(2)
     first.close()

@@ -23,7 +23,7 @@ struct Ahead {
 // What happens to decoded values v.
 enum class Sink {
   kStore,   // out = v
-  kStream,  // out = v, past the caches; out is aligned to 64 bytes, and the tile is whole
+  kStream,  // out = v, past the caches; out is aligned to 16 bytes, and the tile is whole
   kAdd,     // out = base + v, one canonical NaN; base may be out (elsewhere it is not read)
 };
 

@@ -135,6 +135,9 @@ struct ElementTile {
     if (i < count) {
       sink_value<V, sink>(canonical<V>(load_tail(src + i * kBytes, count - i)), base + i, out + i);
     }
+    if constexpr (sink == Sink::kStream) {
+      V::end_stream();
+    }
   }
 };
 

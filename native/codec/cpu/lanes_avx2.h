@@ -22,7 +22,11 @@ struct Avx2Lanes : Avx2Bytes {
 
   static GCOMM_HD F load(const float* p) { return _mm256_loadu_ps(p); }
   static GCOMM_HD void store(float* p, F v) { _mm256_storeu_ps(p, v); }
-  static GCOMM_HD void stream(float* p, F v) { _mm256_stream_ps(p, v); }
+  static GCOMM_HD void stream(float* p, F v) {
+    _mm_stream_ps(p, _mm256_castps256_ps128(v));
+    _mm_stream_ps(p + 4, _mm256_extractf128_ps(v, 1));
+  }
+  static GCOMM_HD void end_stream() { _mm_sfence(); }
   static GCOMM_HD I load(const std::int32_t* p) { return _mm256_loadu_si256(reinterpret_cast<const I*>(p)); }
   static GCOMM_HD void store(std::int32_t* p, I v) { _mm256_storeu_si256(reinterpret_cast<I*>(p), v); }
   static GCOMM_HD I load_u8(const std::uint8_t* p) {

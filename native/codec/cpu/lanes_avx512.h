@@ -22,7 +22,13 @@ struct Avx512Lanes : Avx2Bytes {
 
   static GCOMM_HD F load(const float* p) { return _mm512_loadu_ps(p); }
   static GCOMM_HD void store(float* p, F v) { _mm512_storeu_ps(p, v); }
-  static GCOMM_HD void stream(float* p, F v) { _mm512_stream_ps(p, v); }
+  static GCOMM_HD void stream(float* p, F v) {
+    _mm_stream_ps(p, _mm512_castps512_ps128(v));
+    _mm_stream_ps(p + 4, _mm512_extractf32x4_ps(v, 1));
+    _mm_stream_ps(p + 8, _mm512_extractf32x4_ps(v, 2));
+    _mm_stream_ps(p + 12, _mm512_extractf32x4_ps(v, 3));
+  }
+  static GCOMM_HD void end_stream() { _mm_sfence(); }
   static GCOMM_HD I load(const std::int32_t* p) { return _mm512_loadu_si512(p); }
   static GCOMM_HD void store(std::int32_t* p, I v) { _mm512_storeu_si512(p, v); }
   static GCOMM_HD I load_u8(const std::uint8_t* p) { return _mm512_cvtepu8_epi32(load128(p)); }

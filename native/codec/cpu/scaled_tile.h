@@ -303,6 +303,9 @@ struct ScaledTile {
         }
       }
     }
+    if constexpr (sink == Sink::kStream) {
+      V::end_stream();
+    }
   }
 
   static GCOMM_HD I magnitude(const float* x) { return V::and_(V::bits(V::load(x)), V::set(0x7FFFFFFF)); }

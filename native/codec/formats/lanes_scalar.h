@@ -25,7 +25,7 @@ struct ScalarLanes {
   static GCOMM_HD F set(float value) { return value; }
   static GCOMM_HD I set(std::int32_t value) { return value; }
 
-  // No alignment is asked for, except by stream(): lanes * 4 bytes.
+  // No alignment is asked for, except by stream(): 16 bytes.
   static GCOMM_HD F load(const float* p) {
     F v;
     __builtin_memcpy(&v, p, sizeof v);
@@ -33,6 +33,7 @@ struct ScalarLanes {
   }
   static GCOMM_HD void store(float* p, F v) { __builtin_memcpy(p, &v, sizeof v); }
   static GCOMM_HD void stream(float* p, F v) { store(p, v); }
+  static GCOMM_HD void end_stream() {}  // what was streamed is seen by other threads in the usual order
   static GCOMM_HD I load(const std::int32_t* p) { return *p; }
   static GCOMM_HD void store(std::int32_t* p, I v) { *p = v; }
   static GCOMM_HD I load_u8(const std::uint8_t* p) { return *p; }
