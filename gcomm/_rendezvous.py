@@ -32,12 +32,9 @@ def distributed() -> Any:
 def group_store(group: Any) -> Any:
     """The store that the group's ranks met at, or None in a torch that doesn't tell.
 
-    A connection of its own where torch makes one: another thread that waits for a key blocks the group's.
+    Not a clone of it, which would be a connection of its own: making one takes seconds now and then.
     """
-    if not hasattr(group, "get_group_store"):
-        return None
-    store = group.get_group_store()
-    return store.clone() if hasattr(store, "clone") else store
+    return group.get_group_store() if hasattr(group, "get_group_store") else None
 
 
 class Deadline:

@@ -12,12 +12,12 @@ the reason of the first failure goes into the group's store, and a rank that wai
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import datetime
 import itertools
 import json
 import re
+import select
 import socket
 import threading
 from collections.abc import Sequence
@@ -41,8 +41,8 @@ _ABORT_TAG = 99
 _MOST_VIEWS = 4096
 # How often a rank that waits looks for the failure of another one.
 _LOOK_PERIOD_S = 0.25
-# How long the process that has the group's store may take to answer a knock, or to be seen to end.
-_KNOCK_S = 0.2
+# How long a process that ends may take to close its connections, one after the other.
+_ENDING_S = 0.05
 
 # What gloo says.
 _LATE = re.compile(r"[Tt]imed out|[Tt]imeout")
@@ -66,7 +66,6 @@ def connect_gloo(group: Any, token: str, deadline: Deadline, verb: str) -> _nati
     if store is None:
         raise UnsupportedError(f"{verb}: transport='torch' needs a torch whose groups have get_group_store()")
     rank, size = dist.get_rank(group), dist.get_world_size(group)
-    ranks = dist.get_process_group_ranks(group)
     # The token, random and the same on all ranks, keeps several communicators of one group apart.
     store = dist.PrefixStore(f"gcomm/{token}", store)
     gloo = within(
@@ -74,57 +73,50 @@ def connect_gloo(group: Any, token: str, deadline: Deadline, verb: str) -> _nati
         lambda: dist.ProcessGroupGloo(store, rank, size, datetime.timedelta(minutes=5)),
         f"{verb} on rank {rank}: the private gloo group was not connected",
     )
-    # torch's launchers have global rank 0 keep the store.
-    board = Board(store, ranks.index(0) if 0 in ranks else -1)
-    return _native.callbacks(GlooTransport(gloo, board, rank, size), "torch", rank, size, _OVERHEAD_BYTES)
+    return _native.callbacks(
+        GlooTransport(gloo, Board(store), rank, size), "torch", rank, size, _OVERHEAD_BYTES
+    )
 
 
 class Board:
     """Where the first failure of the communicator is written down, for all ranks to see."""
 
-    def __init__(self, store: Any, keeper: int) -> None:
+    def __init__(self, store: Any) -> None:
         from ._torch_group import tcp_store
 
         self._store = store
-        self._keeper = keeper  # the rank whose process has the store, or -1
         server = tcp_store(store)
-        self._server = None if server is None else (server.host, server.port)
-        self._lost = False
+        # Says nothing, and breaks when the store's process ends: to a call of a store that is gone torch
+        # answers with pages on stderr.
+        self._line = None if server is None else socket.create_connection((server.host, server.port))
 
     def first(self, failure: Failure) -> Failure:
         """Writes a failure down, unless another one is there already; gives back the one that is."""
-        if self._lost or (failure.rank == self._keeper and not self._answers()):
-            self._lost = True
+        if self._gone():
             return failure
         try:
-            written = self._store.compare_set("failure", "", json.dumps(failure))
+            return Failure(*json.loads(self._store.compare_set("failure", "", json.dumps(failure))))
         except RuntimeError:
-            self._lost = True
             return failure
-        return Failure(*json.loads(written))
 
     def look(self) -> Failure | None:
         """The first failure, if there is one."""
-        if self._lost:
-            return None
+        lost = Failure(_PEER_LOST, "the process that has the group's store was lost", -1)
+        if self._gone():
+            return lost
         try:
             return Failure(*json.loads(self._store.get("failure"))) if self._store.check(["failure"]) else None
         except RuntimeError:
-            self._lost = True
-            return None
+            return lost
 
-    def _answers(self) -> bool:
-        """Whether the store's process is there: torch answers a call of a lost store with pages on stderr."""
-        if self._server is None:
-            return True
-        try:
-            with socket.create_connection(self._server, _KNOCK_S) as knock:
-                # It waits for a word from us; one that is just ending hangs up.
-                with contextlib.suppress(TimeoutError):
-                    return bool(knock.recv(1))
-                return True
-        except OSError:
-            return False
+    def close(self) -> None:
+        """Hangs up."""
+        if self._line is not None:
+            self._line.close()
+
+    def _gone(self) -> bool:
+        # A line that has something to read has come to its end.
+        return self._line is not None and bool(select.select([self._line], [], [], _ENDING_S)[0])
 
 
 class GlooTransport:
@@ -205,7 +197,8 @@ class GlooTransport:
     def close(self) -> None:
         """Nothing comes after it."""
         self._closed.set()
-        self._watcher.join(2 * _LOOK_PERIOD_S)
+        self._watcher.join()
+        self._board.close()
         self._pending.clear()
         self._views.clear()
 
