@@ -18,6 +18,7 @@ from .errors import AbortedError, PeerLostError, TimeoutError
 
 _FIRST_PAUSE_S = 0.001
 _LONGEST_PAUSE_S = 0.02
+_OUTCOME = "outcome"
 
 T = TypeVar("T")
 
@@ -72,9 +73,7 @@ def exchange(group: Any, mine: dict[str, Any], deadline: Deadline, verb: str) ->
     try:
         return meeting.hold(mine, deadline)
     except BaseException as error:
-        # Whoever comes later must not wait for a rank that has left.
-        with contextlib.suppress(RuntimeError):
-            meeting.leave(type(error).__name__)
+        meeting.leave(type(error).__name__)
         raise
 
 
@@ -94,35 +93,42 @@ class _Meeting:
             self._store.set(str(self._rank), json.dumps(mine))
             pause = _FIRST_PAUSE_S
             while not self._store.check(keys):
-                if self._store.check(["left"]):
-                    self._raise_left()
-                if deadline.passed:
-                    self._raise_late(
-                        [at for at, key in enumerate(keys) if not self._store.check([key])], deadline
-                    )
+                if self._store.check([_OUTCOME]) or deadline.passed:
+                    break
                 time.sleep(min(pause, deadline.left))
                 pause = min(2 * pause, _LONGEST_PAUSE_S)
+            missing = [at for at, key in enumerate(keys) if not self._store.check([key])]
+            # Whatever the first to have done with waiting found holds for all.
+            outcome = self._decide(None if not missing else "TimeoutError")
+            if outcome is not None:
+                self._raise_failed(*outcome, missing, deadline)
             return [json.loads(self._store.get(key)) for key in keys]
         except RuntimeError as error:
             raise self._unreachable(error) from None
 
     def leave(self, why: str) -> None:
-        self._store.compare_set("left", "", json.dumps([self._rank, why]))
+        """Whoever comes later must not wait for a rank that has left."""
+        with contextlib.suppress(RuntimeError):
+            self._decide(why)
 
-    def _raise_left(self) -> None:
-        rank, why = json.loads(self._store.get("left"))
-        raise AbortedError(
-            f"{self._verb} on rank {self._rank}: rank {rank} gave up making the group's communicator ({why}); "
-            "the next attempt is a new one",
-            rank,
-        )
+    def _decide(self, failure: str | None) -> tuple[int, str] | None:
+        """Writes down how the meeting ended, unless it has; gives back how: who left and why, or None."""
+        mine = None if failure is None else (self._rank, failure)
+        outcome = json.loads(self._store.compare_set(_OUTCOME, "", json.dumps(mine)))
+        return None if outcome is None else (outcome[0], outcome[1])
 
-    def _raise_late(self, missing: list[int], deadline: Deadline) -> None:
+    def _raise_failed(self, rank: int, why: str, missing: list[int], deadline: Deadline) -> None:
+        where = f"{self._verb} on rank {self._rank}"
+        if rank != self._rank:
+            raise AbortedError(
+                f"{where}: rank {rank} gave up making the group's communicator ({why}); the next attempt is a "
+                "new one",
+                rank,
+            )
         ranks = ("rank " if len(missing) == 1 else "ranks ") + ", ".join(map(str, missing))
         raise TimeoutError(
-            f"{self._verb} on rank {self._rank}: within {deadline.seconds:g} s {ranks} did not come to make "
-            "the group's communicator",
-            missing[0] if missing else None,
+            f"{where}: within {deadline.seconds:g} s {ranks} did not come to make the group's communicator",
+            missing[0],
         )
 
     def _unreachable(self, error: RuntimeError) -> PeerLostError:

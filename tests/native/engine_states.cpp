@@ -49,7 +49,7 @@ void after_a_mismatch(const std::string& transport) {
   CHECK(state_of(world, 1, kSpec) == used);
   // Point to point, where the sender alone has state.
   const auto move = [&](int r, std::uint64_t count) {
-    const TensorView tensor{ranks[r], ranks[r], count, r == 0 ? "p" : ""};
+    const TensorView tensor{ranks[r], ranks[r], count, "p"};
     return r == 0 ? world[0].send(tensor, DType::kF32, 1, world.codec(0, kSpec), 0)
                   : world[1].recv(tensor, DType::kF32, 0, world.codec(1, kSpec), 0);
   };
