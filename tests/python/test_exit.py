@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from ranks import run_env, run_script
+from programs import run_script
+from ranks import run_env
 
 from gcomm import Communicator
 

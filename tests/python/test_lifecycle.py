@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 import torch
-from ranks import RankPools, run_env, run_local, run_ranks, run_script, start_ranks
+from programs import run_script
+from ranks import RankPools, run_env, run_local, run_ranks, start_ranks
 
 import gcomm
 from gcomm import Communicator, errors

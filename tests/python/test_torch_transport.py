@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import RankPools, run_script, start_ranks
+from programs import run_script
+from ranks import RankPools, start_ranks
 
 from gcomm import Communicator, errors
 
