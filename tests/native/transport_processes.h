@@ -127,4 +127,13 @@ inline double seconds_since(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+inline const std::string kLost = " was lost: its process ended or its connection broke";
+
+inline void check_lost(const Report& report, int victim, const char* what) {
+  CHECK(report.code == static_cast<int>(Code::kPeerLost) && report.peer == victim, "%s: code %d, peer %d, %s",
+        what, report.code, report.peer, report.text);
+  const std::string expected = "rank " + std::to_string(victim) + kLost;
+  CHECK(report.text == expected, "%s: %s", what, report.text);
+}
+
 }  // namespace harness

@@ -8,15 +8,6 @@ namespace {
 
 using namespace harness;
 
-const std::string kLost = " was lost: its process ended or its connection broke";
-
-void check_lost(const Report& report, int victim, const char* what) {
-  CHECK(report.code == static_cast<int>(Code::kPeerLost) && report.peer == victim, "%s: code %d, peer %d, %s",
-        what, report.code, report.peer, report.text);
-  const std::string expected = "rank " + std::to_string(victim) + kLost;
-  CHECK(report.text == expected, "%s: %s", what, report.text);
-}
-
 // Killed while the others wait, for it or for each other, and while a large message is half way.
 void test_killed_in_a_wait() {
   for (int victim = 0; victim < 3; ++victim) {
