@@ -1,7 +1,12 @@
 // A transport written in Python: an object with
-//   post(ops) -> first ticket     ops: list of (is_recv, lane, peer, address, bytes); ticket i belongs to
-//   ops[i] wait_all(tickets, timeout_s) -> (result, position of the ticket that failed or -1, text) abort(),
+//
+//   post(ops) -> (result, first ticket, text, rank)
+//     ops: list of (is_recv, lane, peer, address, bytes). Ticket `first + i` belongs to ops[i].
+//   wait_all(tickets, timeout_s) -> (result, text, rank)
+//   abort()
 //   close()
+//
+// result: a gcomm_result; text and rank (the one at fault, or -1): of a failure.
 // One entry under the GIL a batch. Called from the core's threads, several at once.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -19,6 +24,7 @@ namespace gcomm_python {
 namespace {
 
 thread_local std::string last_text;
+thread_local std::int32_t last_rank = -1;
 
 // Set when the interpreter is about to end: a thread that waits for the GIL then would never return.
 std::atomic<bool> ended{false};
@@ -31,6 +37,7 @@ struct Host : OfThisProcess {
 template <class Body>
 std::int32_t with_gil(const void* context, Body body) noexcept {
   const Host& host = *static_cast<const Host*>(context);
+  last_rank = -1;
   if (!host.here() || ended.load()) {
     last_text = "the Python interpreter has ended";
     return GCOMM_ERR_CLOSED;
@@ -54,8 +61,12 @@ std::int32_t post(void* context, const gcomm_p2p_op* ops, std::uint64_t n, std::
       list.append(nb::make_tuple(ops[i].is_recv != 0, ops[i].lane, ops[i].peer,
                                  reinterpret_cast<std::uintptr_t>(ops[i].data), ops[i].bytes));
     }
-    const auto [result, first, text] = nb::cast<std::tuple<int, std::uint64_t, std::string>>(host.post(list));
-    if (result != GCOMM_OK) last_text = text;
+    const auto [result, first, text, rank] =
+        nb::cast<std::tuple<int, std::uint64_t, std::string, std::int32_t>>(host.post(list));
+    if (result != GCOMM_OK) {
+      last_text = text;
+      last_rank = rank;
+    }
     for (std::uint64_t i = 0; i < n; ++i) tickets[i] = first + i;
     return result;
   });
@@ -67,17 +78,19 @@ std::int32_t wait_all(void* context, const std::uint64_t* tickets, std::uint64_t
   return with_gil(context, [&](const Host& host) {
     nb::list list;
     for (std::uint64_t i = 0; i < n; ++i) list.append(tickets[i]);
-    const auto [result, position, text] =
-        nb::cast<std::tuple<int, std::int64_t, std::string>>(host.wait_all(list, timeout_s));
+    const auto [result, text, rank] =
+        nb::cast<std::tuple<int, std::string, std::int32_t>>(host.wait_all(list, timeout_s));
     if (result != GCOMM_OK) {
       last_text = text;
-      *failed = position;
+      last_rank = rank;
     }
     return result;
   });
 }
 
 const char* error_text(void*) { return last_text.c_str(); }
+
+std::int32_t failed_rank(void*) { return last_rank; }
 
 void abort(void* context) {
   with_gil(context, [](const Host& host) {
@@ -115,6 +128,7 @@ Comm make(nb::object transport, const std::string& name, std::int32_t rank, std:
   callbacks.error_text = &error_text;
   callbacks.abort = &abort;
   callbacks.close = &close;
+  callbacks.failed_rank = &failed_rank;
   gcomm_comm* comm = nullptr;
   Failure failure;
   {

@@ -44,7 +44,7 @@ nb::object encode(Codec& codec, std::uintptr_t pointer, int dtype, std::uint64_t
                   const std::optional<std::string>& key, std::optional<Position> position) {
   gcomm_encode_options options{};
   options.struct_size = sizeof options;
-  options.key = key ? key->c_str() : nullptr;
+  options.key = key ? c_text(*key, GCOMM_ERR_INVALID, "key") : nullptr;
   options.source = -1;
   if (position) {
     options.explicit_position = 1;
@@ -59,10 +59,11 @@ nb::object encode(Codec& codec, std::uintptr_t pointer, int dtype, std::uint64_t
 
 // Into memory of the caller's; the length written.
 std::uint64_t encode_into(Codec& codec, std::uintptr_t pointer, int dtype, std::uint64_t count,
-                          const std::optional<std::string>& key, std::uintptr_t target, std::uint64_t capacity) {
+                          const std::optional<std::string>& key, std::uintptr_t target,
+                          std::uint64_t capacity) {
   gcomm_encode_options options{};
   options.struct_size = sizeof options;
-  options.key = key ? key->c_str() : nullptr;
+  options.key = key ? c_text(*key, GCOMM_ERR_INVALID, "key") : nullptr;
   options.source = -1;
   std::uint64_t written = 0;
   Failure failure;
@@ -119,7 +120,8 @@ void bind_codec(nb::module_& m) {
           "__init__",
           [](Codec* self, const std::string& spec, const std::optional<std::string>& isa) {
             gcomm_codec* codec = nullptr;
-            check(gcomm_codec_create(spec.c_str(), isa ? isa->c_str() : nullptr, &codec));
+            check(gcomm_codec_create(c_text(spec, GCOMM_ERR_CODEC, "codec"),
+                                     isa ? c_text(*isa, GCOMM_ERR_INVALID, "isa") : nullptr, &codec));
             new (self) Codec(codec, true);
           },
           "spec"_a, "isa"_a.none() = nb::none())
@@ -129,7 +131,8 @@ void bind_codec(nb::module_& m) {
       .def("encode", &encode, "pointer"_a, "dtype"_a, "count"_a, "key"_a.none(), "position"_a.none(),
            nb::sig("def encode(self, pointer: int, dtype: int, count: int, key: str | None, "
                    "position: tuple[int, int, int] | None) -> bytes"))
-      .def("encode_into", &encode_into, "pointer"_a, "dtype"_a, "count"_a, "key"_a.none(), "target"_a, "capacity"_a)
+      .def("encode_into", &encode_into, "pointer"_a, "dtype"_a, "count"_a, "key"_a.none(), "target"_a,
+           "capacity"_a)
       .def("decode", &decode, "source"_a, "nbytes"_a, "pointer"_a, "dtype"_a, "count"_a)
       .def("decode_accumulate", &decode_accumulate, "source"_a, "nbytes"_a, "accumulator"_a, "count"_a)
       .def("save_state", &save_state, nb::sig("def save_state(self) -> bytes"))

@@ -6,8 +6,11 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
+#include <limits>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <vector>
 
@@ -43,35 +46,39 @@ std::vector<Comm> make_local(std::int32_t n) {
   return comms;
 }
 
-// Waits for a call that makes a communicator; one that Ctrl-C abandons destroys what it makes.
+// Waits for a call that makes a communicator, at most `limit_s`; one that is abandoned destroys what it makes.
 template <class Create>
-Comm make_interruptibly(Create create) {
+Comm make_interruptibly(Create create, double limit_s = std::numeric_limits<double>::infinity()) {
   struct Made {
     std::atomic<gcomm_comm*> comm{nullptr};
     ~Made() { gcomm_comm_destroy(comm.load()); }
   };
   auto made = std::make_shared<Made>();
-  run_interruptibly([made, create = std::move(create)]() mutable {
+  const auto body = [made, create = std::move(create)]() mutable {
     gcomm_comm* comm = nullptr;
     const gcomm_result result = create(&comm);
     made->comm.store(comm);
     return result;
-  });
+  };
+  if (!run_interruptibly(body, limit_s)) {
+    raise({GCOMM_ERR_TIMEOUT, "the connections to the other ranks did not stand in time"});
+  }
   return Comm(made->comm.exchange(nullptr));
 }
 
 Comm make_tcp(const Listener& listener, std::int32_t rank, const std::vector<std::string>& addresses,
-              nb::bytes token_bytes) {
+              nb::bytes token_bytes, double limit_s) {
   std::array<std::uint8_t, 16> token{};
   if (token_bytes.size() != token.size()) throw nb::value_error("token: expected 16 bytes");
   std::copy_n(static_cast<const std::uint8_t*>(token_bytes.data()), token.size(), token.begin());
-  return make_interruptibly([handle = listener.handle, rank, addresses, token](gcomm_comm** comm) {
+  const auto create = [handle = listener.handle, rank, addresses, token](gcomm_comm** comm) {
     std::vector<const char*> texts;
     texts.reserve(addresses.size());
     for (const std::string& address : addresses) texts.push_back(address.c_str());
     return gcomm_comm_create_tcp(handle.get(), rank, static_cast<std::int32_t>(texts.size()), texts.data(),
                                  token.data(), nullptr, comm);
-  });
+  };
+  return make_interruptibly(create, limit_s);
 }
 
 nb::bytes new_token() {
@@ -84,12 +91,43 @@ void close(const Comm& comm) {
   run_interruptibly([handle = comm.handle, c = comm.get()] { return gcomm_comm_close(c); });
 }
 
+// Closes communicators side by side, in threads that Python need not know of: it starts none while it ends.
+// Those that still wait for a peer after `grace_s` are aborted with the reason `why`.
+void close_all(const nb::list& comms, double grace_s, const std::string& why) {
+  struct Closing {
+    std::mutex mutex;
+    std::condition_variable changed;
+    std::vector<std::shared_ptr<CommHandle>> open;
+  };
+  auto closing = std::make_shared<Closing>();
+  for (const nb::handle each : comms) closing->open.push_back(nb::cast<const Comm&>(each).handle);
+  for (const std::shared_ptr<CommHandle>& handle : std::vector(closing->open)) {
+    start_detached([closing, handle = handle, comm = handle->get()]() mutable {
+      gcomm_comm_close(comm);
+      const std::lock_guard lock(closing->mutex);
+      std::erase(closing->open, handle);
+      closing->changed.notify_all();
+    });
+  }
+  const auto all_closed = [&] { return closing->open.empty(); };
+  if (wait_interruptibly(closing->mutex, closing->changed, grace_s, all_closed)) return;
+  {
+    nb::gil_scoped_release released;
+    std::unique_lock lock(closing->mutex);
+    const std::vector<std::shared_ptr<CommHandle>> late = closing->open;
+    lock.unlock();
+    for (const std::shared_ptr<CommHandle>& handle : late) gcomm_comm_abort(handle->unchecked(), why.c_str());
+  }
+  wait_interruptibly(closing->mutex, closing->changed, grace_s, all_closed);
+}
+
 void abort(const Comm& comm, const std::string& why) {
   gcomm_comm* handle = comm.get();
+  const char* text = c_text(why, GCOMM_ERR_INVALID, "why");
   Failure failure;
   {
     nb::gil_scoped_release released;
-    failure = Failure::of(gcomm_comm_abort(handle, why.c_str()));
+    failure = Failure::of(gcomm_comm_abort(handle, text));
   }
   if (failure.result != GCOMM_OK) raise(failure);
 }
@@ -113,7 +151,7 @@ nb::dict stats(const Comm& comm) {
 
 Codec resident_codec(const Comm& comm, const std::string& spec) {
   gcomm_codec* codec = nullptr;
-  check(gcomm_comm_codec(comm.get(), spec.c_str(), &codec));
+  check(gcomm_comm_codec(comm.get(), c_text(spec, GCOMM_ERR_CODEC, "codec"), &codec));
   return Codec(codec, false, comm.handle);
 }
 
@@ -124,7 +162,7 @@ void bind_communicator(nb::module_& m) {
       .def(nb::init<const std::optional<std::string>&>(), "master_host"_a.none())
       .def_prop_ro("address",
                    [](const Listener& l) { return std::string(gcomm_tcp_listener_address(l.handle.get())); });
-  nb::class_<Comm>(m, "Comm")
+  nb::class_<Comm>(m, "Comm", nb::is_weak_referenceable())
       .def_prop_ro("rank", [](const Comm& c) { return gcomm_comm_rank(c.get()); })
       .def_prop_ro("size", [](const Comm& c) { return gcomm_comm_size(c.get()); })
       .def_prop_ro("transport", [](const Comm& c) { return std::string(gcomm_comm_transport(c.get())); })
@@ -138,7 +176,10 @@ void bind_communicator(nb::module_& m) {
       .def("codec", &resident_codec, "spec"_a, "The codec of this text that lives in the communicator.");
   m.def("local", &make_local, "n"_a);
   m.def("token", &new_token);
-  m.def("tcp", &make_tcp, "listener"_a, "rank"_a, "addresses"_a, "token"_a);
+  m.def("tcp", &make_tcp, "listener"_a, "rank"_a, "addresses"_a, "token"_a, "limit_s"_a,
+        "Every wait for the connections to stand ends after limit_s.");
+  m.def("close_all", &close_all, "comms"_a, "grace_s"_a, "why"_a,
+        nb::sig("def close_all(comms: list[Comm], grace_s: float, why: str) -> None"));
   m.def("env", [] {
     return make_interruptibly([](gcomm_comm** comm) { return gcomm_comm_create_env(nullptr, comm); });
   });

@@ -29,4 +29,10 @@ inline void check(gcomm_result result) {
   if (result != GCOMM_OK) raise(Failure::of(result));
 }
 
+// A text for the C library, which would see it end at its first NUL. With the GIL.
+inline const char* c_text(const std::string& text, gcomm_result otherwise, const char* what) {
+  if (text.find('\0') != std::string::npos) raise({otherwise, std::string(what) + ": holds a NUL character"});
+  return text.c_str();
+}
+
 }  // namespace gcomm_python

@@ -43,6 +43,8 @@ class CommHandle : public OfThisProcess {
     }
     return comm_;
   }
+  // For threads without the GIL, of a handle that get() has answered for.
+  gcomm_comm* unchecked() const noexcept { return comm_; }
 
  private:
   gcomm_comm* comm_;

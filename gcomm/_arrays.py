@@ -131,10 +131,12 @@ class Array:
         return _ITEMSIZE[self.dtype]
 
     def overlaps(self, other: Array) -> bool:
-        """Whether the two share memory (strided ones: whether they might)."""
+        """Whether the two share memory."""
         first, last = self._extent()
         other_first, other_last = other._extent()
-        return first < other_last and other_first < last
+        if first >= other_last or other_first >= last:
+            return False
+        return (self.contiguous and other.contiguous) or _interleaved_overlap(self, other)
 
     def _extent(self) -> tuple[int, int]:
         if self.count == 0:
@@ -158,6 +160,28 @@ def strides(array: Array) -> list[int]:
     return list(obj.stride())
 
 
+class _Layout:
+    """The memory of an array for numpy, whatever its library and element type."""
+
+    def __init__(self, array: Array) -> None:
+        self.__array_interface__ = {
+            "version": 3,
+            "typestr": f"|V{array.itemsize}",
+            "shape": tuple(array.shape),
+            "strides": tuple(stride * array.itemsize for stride in strides(array)),
+            "data": (array.pointer, True),
+        }
+
+
+def _interleaved_overlap(a: Array, b: Array) -> bool:
+    # Columns of a matrix lie between one another, and share nothing. Exact answers can take for ever: where
+    # numpy gives up, they count as overlapping.
+    try:
+        return np.shares_memory(np.asarray(_Layout(a)), np.asarray(_Layout(b)), max_work=1_000_000)  # type: ignore[arg-type]
+    except RuntimeError:
+        return True
+
+
 def read(obj: Any, where: Where) -> Array:
     """Any array as an :class:`Array`; DtypeError or InvalidArgumentError where it can't be used."""
     torch = sys.modules.get("torch")
@@ -173,6 +197,8 @@ def _read_torch(torch: Any, tensor: Any, where: Where) -> Array:
         where.invalid(f"expected a CPU tensor, got one on device '{tensor.device}'")
     if tensor.layout is not torch.strided:
         where.invalid(f"expected a dense tensor, got layout {tensor.layout}")
+    if tensor.is_nested:
+        where.invalid("expected one dense tensor, got a nested one; pass the tensors that it holds")
     if not _torch:
         _torch.update({getattr(torch, name): d for name, d in _BY_NAME.items() if hasattr(torch, name)})
     dtype = _torch.get(tensor.dtype)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
 
 from . import _native
-from ._arguments import parse_timeout
+from ._arguments import parse_key, parse_spec, parse_timeout, plain_text
 from ._arrays import (
     FLOATS,
     Array,
@@ -21,7 +22,7 @@ from ._arrays import (
     require_writable,
 )
 from ._codec import Codec
-from .errors import CodecError
+from .errors import ClosedError, CodecError
 from .work import Work
 
 Timeout = float | datetime.timedelta | None
@@ -38,26 +39,47 @@ class Host:
         self._codecs: dict[str, _native.Codec] = {}
         self._lock = threading.Lock()
         self._copied_bytes = 0
+        self._of_group = False  # the verbs' own communicator of a torch group
 
     def abort(self, why: str = "abort() was called") -> None:
         """Fails all that is pending, here and on every peer, at once. The communicator is closed then."""
-        self._native.abort(why)
+        if not isinstance(why, str):
+            Where("abort", "why", self._rank).mistyped(f"expected a str, got {type(why).__name__}")
+        self._native.abort(plain_text(why))
 
-    def _resident_codec(self, spec: str) -> _native.Codec:
+    def _with_way_out(self, error: ClosedError) -> ClosedError:
+        """A torch group keeps its communicator, also one that is closed: say how to go on."""
+        if not self._of_group or not self._native.here:
+            return error
+        return ClosedError(
+            f"{error}; it stays the communicator of its torch group: go on with another group, or with "
+            "group=gcomm.Communicator.from_torch(group)",
+            error.rank,
+        )
+
+    def _resident_codec(self, spec: str, where: Where) -> _native.Codec:
         """The codec of this text whose state is the communicator's."""
         found = self._codecs.get(spec)
         if found is None:
             with self._lock:
-                found = self._codecs[spec] = self._native.codec(spec)
+                found = self._codecs[spec] = self._native_codec(spec, where)
         return found
+
+    def _native_codec(self, spec: str, where: Where) -> _native.Codec:
+        try:
+            return self._native.codec(parse_spec(spec, where))
+        except CodecError as error:
+            raise CodecError(f"{where}: {error}", where.rank) from None
+        except ClosedError as error:
+            raise self._with_way_out(error) from None
 
 
 class Call:
     """The arguments of one call, checked one after the other, and what must happen once it has completed."""
 
-    __slots__ = ("async_op", "codec", "comm", "finishers", "keep", "seconds", "verb")
+    __slots__ = ("async_op", "codec", "comm", "finishers", "keep", "key", "seconds", "verb")
 
-    def __init__(self, comm: Host, verb: str, codec: Any, async_op: bool, timeout: Any) -> None:
+    def __init__(self, comm: Host, verb: str, codec: Any, key: Any, *, async_op: bool, timeout: Any) -> None:
         self.comm = comm
         self.verb = verb
         self.async_op = async_op
@@ -66,14 +88,12 @@ class Call:
         self.seconds = parse_timeout(timeout, self.where("timeout")) or 0.0
         self.codec: _native.Codec | None = None
         if isinstance(codec, str):
-            try:
-                self.codec = comm._resident_codec(codec)
-            except CodecError as error:
-                raise CodecError(f"{self.where('codec')}: {error}", comm._rank) from None
+            self.codec = comm._resident_codec(codec, self.where("codec"))
         elif isinstance(codec, Codec):
             self.codec = codec._native
         elif codec is not None:
             self.where("codec").mistyped(f"expected a str, a gcomm.Codec or None, got {type(codec).__name__}")
+        self.key = parse_key(key, self.where("key"))
         self.keep: list[Any] = [comm._native, self.codec]
 
     def where(self, name: str) -> Where:
@@ -99,8 +119,16 @@ class Call:
 
     def in_place(self, obj: Any, name: str, otherwise: str = "") -> Array:
         """Memory that is read and then written."""
+        return self.usable(self.writable(obj, name, otherwise), name)
+
+    def writable(self, obj: Any, name: str, otherwise: str = "") -> Array:
+        """An array whose elements can be written, wherever they lie."""
         array = read(obj, self.where(name))
         require_writable(array, self.where(name), otherwise)
+        return array
+
+    def usable(self, array: Array, name: str) -> Array:
+        """Memory with an array's values, which gets the result: its own, or a copy if it is not contiguous."""
         self.keep.append(array.owner)
         if not array.contiguous:
             return self._copied_back(array, contiguous_copy(array, self.where(name)))
@@ -138,9 +166,18 @@ class Call:
         if array.dtype is not other.dtype:
             self.where(name).mistyped(f"expected {other.dtype.name} as in {other_name}, got {array.dtype.name}")
 
-    def started(self, native: _native.Work, result: Any) -> Work | None:
-        """The work, or None once it has completed."""
-        work = Work(native, self.comm, self.verb, result, self.finishers)
+    def start(self, function: Callable[..., _native.Work], *arguments: Any, result: Any) -> Work | None:
+        """Queues the call: the work, or None once it has completed.
+
+        ``function(comm, *arguments, seconds, keep)`` is the extension's.
+        """
+        try:
+            native = function(self.comm._native, *arguments, self.seconds, self.keep)
+        except ClosedError as error:
+            raise self.comm._with_way_out(error) from None
+        torch = sys.modules.get("torch")
+        for_torch = torch is not None and any(isinstance(each, torch.Tensor) for each in self.keep)
+        work = Work(native, self.comm, self.verb, result, finishers=self.finishers, for_torch=for_torch)
         if self.async_op:
             return work
         work.wait()

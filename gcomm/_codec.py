@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from . import _native
-from ._arguments import parse_key
+from ._arguments import parse_int, parse_key, parse_spec
 from ._arrays import Array, Dtype, Where, contiguous_copy, contiguous_empty, copy_back, read, require_float
 from ._arrays import require_writable as _require_writable
 from .errors import CodecError
@@ -29,7 +29,7 @@ class Codec:
         where = Where("codec", "spec", None)
         if not isinstance(spec, str):
             where.mistyped(f"expected a str, got {type(spec).__name__}")
-        self._native = _native.Codec(spec, isa)
+        self._native = _native.Codec(parse_spec(spec, where), isa)
 
     @property
     def spec(self) -> str:
@@ -147,11 +147,7 @@ class Codec:
 
     def wire_bytes(self, count: int) -> int:
         """Bytes that ``count`` elements take; for a format of variable length, at most."""
-        where = Where("wire_bytes", "count", None)
-        if isinstance(count, bool) or not isinstance(count, int):
-            where.mistyped(f"expected an int, got {type(count).__name__}")
-        if count < 0:
-            where.invalid(f"expected 0 or more, got {count}")
+        count = parse_int(count, Where("wire_bytes", "count", None), 0, 2**63 - 1)
         return self._native.max_encoded_bytes(count)
 
     def state_dict(self) -> dict[str, Any]:
@@ -166,11 +162,25 @@ class Codec:
         gcomm.errors.CodecError
             The state is of another codec, of another version, or damaged.
         """
-        if state.get("version") != _STATE_VERSION:
-            raise CodecError(f"codec state: expected version {_STATE_VERSION}, got {state.get('version')!r}")
-        if state.get("spec") != self.spec:
-            raise CodecError(f"codec state: expected that of {self.spec!r}, got that of {state.get('spec')!r}")
-        self._native.load_state(bytes(state["state"]))
+        check_state(state, "codec state", {"version": _STATE_VERSION, "spec": self.spec}, None)
+        self._native.load_state(state_bytes(state.get("state"), "codec state: 'state'", None))
+
+
+def check_state(state: Any, what: str, expected: Mapping[str, Any], rank: int | None) -> None:
+    """CodecError unless ``state`` is a mapping with these entries."""
+    if not isinstance(state, Mapping):
+        raise CodecError(f"{what}: expected a dict as state_dict() gives it, got {type(state).__name__}", rank)
+    for name, here in expected.items():
+        there = state.get(name)
+        if isinstance(there, bool) or there != here:
+            raise CodecError(f"{what}: expected {name} {here!r}, got {there!r}", rank)
+
+
+def state_bytes(saved: Any, what: str, rank: int | None) -> bytes:
+    """The bytes of a saved state; CodecError for anything else."""
+    if not isinstance(saved, (bytes, bytearray, memoryview)):
+        raise CodecError(f"{what}: expected bytes, got {type(saved).__name__}", rank)
+    return bytes(saved)
 
 
 def codec(spec: str | Codec) -> Codec:

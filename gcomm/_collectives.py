@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from . import _native
-from ._arguments import parse_key, parse_op, parse_rank
+from ._arguments import parse_int, parse_key, parse_op, parse_rank
 from ._arrays import Array, Where
 from ._call import Call, CodecLike, Host, Timeout
 from .errors import UnsupportedError
@@ -30,17 +30,15 @@ class Collectives(Host):
         controller: Any = None,
     ) -> Work | None:
         """Sum or average over all ranks; see :func:`gcomm.all_reduce`."""
-        call = Call(self, "all_reduce", codec, async_op, timeout)
+        call = Call(self, "all_reduce", codec, key, async_op=async_op, timeout=timeout)
         if controller is not None:
             raise UnsupportedError("all_reduce: controller= is not in this version of gcomm", self._rank)
         number = parse_op(op, call.where("op"))
         source, target = call.pair(tensor, out)
         call.require_float(source, "tensor", "sums and averages are of")
-        row = (source.pointer, target.pointer, source.count, parse_key(key, call.where("key")))
-        return call.started(
-            _native.all_reduce(self._native, [row], source.dtype, number, call.codec, call.seconds, call.keep),
-            tensor if out is None else out,
-        )
+        row = (source.pointer, target.pointer, source.count, call.key)
+        result = tensor if out is None else out
+        return call.start(_native.all_reduce, [row], source.dtype, number, call.codec, result=result)
 
     def all_reduce_coalesced(
         self,
@@ -53,17 +51,20 @@ class Collectives(Host):
         timeout: Timeout = None,
     ) -> Work | None:
         """Sums or averages of several arrays in one call; see :func:`gcomm.all_reduce_coalesced`."""
-        call = Call(self, "all_reduce_coalesced", codec, async_op, timeout)
+        call = Call(self, "all_reduce_coalesced", codec, None, async_op=async_op, timeout=timeout)
         number = parse_op(op, call.where("op"))
         if isinstance(tensors, (str, bytes)) or not isinstance(tensors, Sequence) or not tensors:
             call.where("tensors").mistyped("expected a list of one or more arrays")
-        if keys is not None and len(keys) != len(tensors):
-            call.where("keys").invalid(f"expected {len(tensors)} keys, one a tensor, got {len(keys)}")
+        if keys is not None:
+            if isinstance(keys, (str, bytes)) or not isinstance(keys, Sequence):
+                call.where("keys").mistyped(f"expected a list of keys, got {type(keys).__name__}")
+            if len(keys) != len(tensors):
+                call.where("keys").invalid(f"expected {len(tensors)} keys, one a tensor, got {len(keys)}")
         rows: list[tuple[int, int, int, str | None]] = []
         arrays: list[Array] = []
         for i, (tensor, key) in enumerate(zip(tensors, keys or itertools.repeat(None), strict=False)):
             name = f"tensors[{i}]"
-            array = call.in_place(tensor, name)
+            array = call.writable(tensor, name)
             call.require_float(array, name, "sums and averages are of")
             if arrays and array.dtype is not arrays[0].dtype:
                 call.where(name).mistyped(
@@ -74,12 +75,12 @@ class Collectives(Host):
                 if array.overlaps(other):
                     call.where(name).invalid(f"it shares memory with tensors[{j}]")
             arrays.append(array)
-            rows.append((array.pointer, array.pointer, array.count, parse_key(key, call.where(f"keys[{i}]"))))
+            memory = call.usable(array, name)
+            rows.append(
+                (memory.pointer, memory.pointer, memory.count, parse_key(key, call.where(f"keys[{i}]")))
+            )
         dtype = arrays[0].dtype
-        return call.started(
-            _native.all_reduce(self._native, rows, dtype, number, call.codec, call.seconds, call.keep),
-            list(tensors),
-        )
+        return call.start(_native.all_reduce, rows, dtype, number, call.codec, result=list(tensors))
 
     def reduce_scatter_tensor(
         self,
@@ -93,7 +94,7 @@ class Collectives(Host):
         timeout: Timeout = None,
     ) -> Work | None:
         """Sum or average, of which each rank gets its part; see :func:`gcomm.reduce_scatter_tensor`."""
-        call = Call(self, "reduce_scatter_tensor", codec, async_op, timeout)
+        call = Call(self, "reduce_scatter_tensor", codec, key, async_op=async_op, timeout=timeout)
         number = parse_op(op, call.where("op"))
         source = call.input(input, "input")
         target = call.output(output, "output", apart_from=source)
@@ -103,20 +104,16 @@ class Collectives(Host):
             call.where("input").invalid(
                 f"expected {self._size} times output's {target.count} elements, got {source.count}"
             )
-        return call.started(
-            _native.reduce_scatter(
-                self._native,
-                source.pointer,
-                target.pointer,
-                target.count,
-                source.dtype,
-                number,
-                call.codec,
-                parse_key(key, call.where("key")),
-                call.seconds,
-                call.keep,
-            ),
-            output,
+        return call.start(
+            _native.reduce_scatter,
+            source.pointer,
+            target.pointer,
+            target.count,
+            source.dtype,
+            number,
+            call.codec,
+            call.key,
+            result=output,
         )
 
     def all_gather_into_tensor(
@@ -130,7 +127,7 @@ class Collectives(Host):
         timeout: Timeout = None,
     ) -> Work | None:
         """Everybody's array for everybody; see :func:`gcomm.all_gather_into_tensor`."""
-        call = Call(self, "all_gather_into_tensor", codec, async_op, timeout)
+        call = Call(self, "all_gather_into_tensor", codec, key, async_op=async_op, timeout=timeout)
         target = call.output(output_tensor, "output_tensor")
         source = call.input(input_tensor, "input_tensor", apart_from=target)
         call.require_codec_dtype(source, "input_tensor")
@@ -139,19 +136,15 @@ class Collectives(Host):
             call.where("output_tensor").invalid(
                 f"expected {self._size} times input_tensor's {source.count} elements, got {target.count}"
             )
-        return call.started(
-            _native.all_gather(
-                self._native,
-                source.pointer,
-                target.pointer,
-                source.count,
-                source.dtype,
-                call.codec,
-                parse_key(key, call.where("key")),
-                call.seconds,
-                call.keep,
-            ),
-            output_tensor,
+        return call.start(
+            _native.all_gather,
+            source.pointer,
+            target.pointer,
+            source.count,
+            source.dtype,
+            call.codec,
+            call.key,
+            result=output_tensor,
         )
 
     def all_to_all_single(
@@ -167,7 +160,7 @@ class Collectives(Host):
         timeout: Timeout = None,
     ) -> Work | None:
         """A part of every rank's array for every rank; see :func:`gcomm.all_to_all_single`."""
-        call = Call(self, "all_to_all_single", codec, async_op, timeout)
+        call = Call(self, "all_to_all_single", codec, key, async_op=async_op, timeout=timeout)
         target = call.output(output, "output")
         source = call.input(input, "input", apart_from=target)
         call.require_codec_dtype(source, "input")
@@ -179,20 +172,16 @@ class Collectives(Host):
                 f"this rank sends itself {send_counts[self._rank]} elements but expects "
                 f"{recv_counts[self._rank]}"
             )
-        return call.started(
-            _native.all_to_all(
-                self._native,
-                source.pointer,
-                send_counts,
-                target.pointer,
-                recv_counts,
-                source.dtype,
-                call.codec,
-                parse_key(key, call.where("key")),
-                call.seconds,
-                call.keep,
-            ),
-            output,
+        return call.start(
+            _native.all_to_all,
+            source.pointer,
+            send_counts,
+            target.pointer,
+            recv_counts,
+            source.dtype,
+            call.codec,
+            call.key,
+            result=output,
         )
 
     def broadcast(
@@ -206,7 +195,7 @@ class Collectives(Host):
         timeout: Timeout = None,
     ) -> Work | None:
         """One rank's array for everybody; see :func:`gcomm.broadcast`."""
-        call = Call(self, "broadcast", codec, async_op, timeout)
+        call = Call(self, "broadcast", codec, key, async_op=async_op, timeout=timeout)
         root = parse_rank(src, self._size, call.where("src"))
         # Where the root's own values stay as they are, its memory is only read.
         if root == self._rank and codec is None:
@@ -214,19 +203,15 @@ class Collectives(Host):
         else:
             array = call.in_place(tensor, "tensor")
         call.require_codec_dtype(array, "tensor")
-        return call.started(
-            _native.broadcast(
-                self._native,
-                array.pointer,
-                array.count,
-                array.dtype,
-                root,
-                call.codec,
-                parse_key(key, call.where("key")),
-                call.seconds,
-                call.keep,
-            ),
-            tensor,
+        return call.start(
+            _native.broadcast,
+            array.pointer,
+            array.count,
+            array.dtype,
+            root,
+            call.codec,
+            call.key,
+            result=tensor,
         )
 
     def send(
@@ -240,23 +225,12 @@ class Collectives(Host):
         timeout: Timeout = None,
     ) -> Work | None:
         """An array for one rank, which calls :meth:`recv`; see :func:`gcomm.send`."""
-        call = Call(self, "send", codec, async_op, timeout)
+        call = Call(self, "send", codec, key, async_op=async_op, timeout=timeout)
         peer = self._peer(dst, call.where("dst"))
         array = call.input(tensor, "tensor")
         call.require_codec_dtype(array, "tensor")
-        return call.started(
-            _native.send(
-                self._native,
-                array.pointer,
-                array.count,
-                array.dtype,
-                peer,
-                call.codec,
-                parse_key(key, call.where("key")),
-                call.seconds,
-                call.keep,
-            ),
-            None,
+        return call.start(
+            _native.send, array.pointer, array.count, array.dtype, peer, call.codec, call.key, result=None
         )
 
     def recv(
@@ -270,29 +244,18 @@ class Collectives(Host):
         timeout: Timeout = None,
     ) -> Work | None:
         """An array from one rank, which calls :meth:`send`; see :func:`gcomm.recv`."""
-        call = Call(self, "recv", codec, async_op, timeout)
+        call = Call(self, "recv", codec, key, async_op=async_op, timeout=timeout)
         peer = self._peer(src, call.where("src"))
         array = call.output(tensor, "tensor")
         call.require_codec_dtype(array, "tensor")
-        return call.started(
-            _native.recv(
-                self._native,
-                array.pointer,
-                array.count,
-                array.dtype,
-                peer,
-                call.codec,
-                parse_key(key, call.where("key")),
-                call.seconds,
-                call.keep,
-            ),
-            tensor,
+        return call.start(
+            _native.recv, array.pointer, array.count, array.dtype, peer, call.codec, call.key, result=tensor
         )
 
     def barrier(self, *, async_op: bool = False, timeout: Timeout = None) -> Work | None:
         """Waits until every rank has called it."""
-        call = Call(self, "barrier", None, async_op, timeout)
-        return call.started(_native.barrier(self._native, call.seconds, call.keep), None)
+        call = Call(self, "barrier", None, None, async_op=async_op, timeout=timeout)
+        return call.start(_native.barrier, result=None)
 
     def _peer(self, rank: Any, where: Where) -> int:
         peer = parse_rank(rank, self._size, where)
@@ -304,17 +267,22 @@ class Collectives(Host):
         """Elements for (or from) every rank. Sizes are in rows of the first axis, as in torch."""
         rows = array.shape[0] if len(array.shape) > 0 else 1
         row = array.count // rows if rows else 0
-        if sizes is None or len(sizes) == 0:
+        try:
+            given = [] if sizes is None else list(sizes)
+        except TypeError:
+            where.mistyped(f"expected a list of {self._size} sizes, one a rank, got {type(sizes).__name__}")
+        if not given:
             if rows % self._size:
                 where.invalid(
                     f"needed, as {name}'s first axis of {rows} can't be divided by {self._size} ranks"
                 )
             return [rows // self._size * row] * self._size
-        if len(sizes) != self._size:
-            where.invalid(f"expected {self._size} sizes, one a rank, got {len(sizes)}")
-        counts = [int(size) for size in sizes]
-        if min(counts) < 0 or sum(counts) != rows:
-            where.invalid(
-                f"expected sizes of 0 or more that add up to {name}'s first axis of {rows}, got {counts}"
-            )
+        if len(given) != self._size:
+            where.invalid(f"expected {self._size} sizes, one a rank, got {len(given)}")
+        counts = [
+            parse_int(size, Where(where.verb, f"{where.name}[{i}]", where.rank), 0, rows)
+            for i, size in enumerate(given)
+        ]
+        if sum(counts) != rows:
+            where.invalid(f"expected sizes that add up to {name}'s first axis of {rows}, got {counts}")
         return [size * row for size in counts]

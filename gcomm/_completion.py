@@ -7,6 +7,7 @@ up nobody.
 
 from __future__ import annotations
 
+import contextlib
 import sys
 import threading
 
@@ -26,8 +27,8 @@ def ensure_thread() -> None:
 
 def _start() -> None:
     thread = threading.Thread(target=_run, name="gcomm-completions", daemon=True)
-    _threads.add(thread)
     thread.start()
+    _threads.add(thread)
 
 
 def _run() -> None:
@@ -37,7 +38,9 @@ def _run() -> None:
             break
         with _lock:
             if _native.waiting_threads() == 0:
-                _start()
+                # From Python 3.12 on an interpreter that ends starts no thread: then this one has to do.
+                with contextlib.suppress(RuntimeError):
+                    _start()
         try:
             function()
         except BaseException:

@@ -9,9 +9,13 @@ import weakref
 from typing import TYPE_CHECKING, Any
 
 from . import _native
-from .errors import GcommError, InvalidArgumentError, MismatchError, UnsupportedError
+from ._arguments import parse_timeout
+from ._arrays import Where
+from ._rendezvous import Deadline, distributed, exchange, group_store
+from .errors import GcommError, InvalidArgumentError, MismatchError, TimeoutError, UnsupportedError
 
 if TYPE_CHECKING:
+    from ._call import Timeout
     from .communicator import Communicator
 
 _TRANSPORTS = ("auto", "tcp", "torch", "nccl")
@@ -23,29 +27,44 @@ _locks: weakref.WeakKeyDictionary[Any, threading.Lock] = weakref.WeakKeyDictiona
 _locks_lock = threading.Lock()
 
 
-def resolve(group: Any, verb: str) -> Communicator:
-    """The communicator behind a verb's ``group`` argument; made collectively at a torch group's first use."""
+def resolve(group: Any, verb: str, timeout: Timeout) -> tuple[Communicator, Timeout]:
+    """The communicator behind a verb's ``group`` argument, and what is left of the call's time.
+
+    It is made collectively at a torch group's first use.
+    """
     from .communicator import Communicator
 
     if isinstance(group, Communicator):
-        return group
+        return group, timeout
     group = _torch_group(group, verb)
     found = _communicators.get(group)
-    if found is None:
-        with _locks_lock:
-            lock = _locks.setdefault(group, threading.Lock())
-        with lock:
-            found = _communicators.get(group)
-            if found is None:
-                found = _communicators[group] = Communicator.from_torch(group)
-    return found
+    if found is not None:
+        return found, timeout
+    seconds = parse_timeout(timeout, Where(verb, "timeout", distributed().get_rank(group)))
+    deadline = Deadline(_default_timeout() if seconds is None else seconds)
+    with _locks_lock:
+        lock = _locks.setdefault(group, threading.Lock())
+    if not lock.acquire(timeout=min(deadline.left, threading.TIMEOUT_MAX)):
+        raise TimeoutError(
+            f"{verb} on rank {distributed().get_rank(group)}: another thread did not make the group's "
+            f"communicator within {deadline.seconds:g} s"
+        )
+    try:
+        found = _communicators.get(group)
+        if found is None:
+            found = Communicator(connect(group, "auto", deadline, verb))
+            found._of_group = True
+            _communicators[group] = found
+    finally:
+        lock.release()
+    return found, None if seconds is None else deadline.left
 
 
 def to_group_rank(group: Any, rank: Any, verb: str, name: str) -> Any:
     """A global rank as a rank of the group, as torch counts in broadcast, send and recv."""
     from .communicator import Communicator
 
-    if isinstance(group, Communicator) or isinstance(rank, bool) or not isinstance(rank, int):
+    if isinstance(group, Communicator) or isinstance(rank, bool) or not hasattr(rank, "__index__"):
         return rank
     dist = distributed()
 
@@ -57,13 +76,6 @@ def to_group_rank(group: Any, rank: Any, verb: str, name: str) -> Any:
             f"group, whose global ranks are {ranks}"
         )
     return ranks.index(rank)
-
-
-def distributed() -> Any:
-    """torch.distributed. As Any: torch's annotations don't say that the stores are public."""
-    import torch.distributed as dist
-
-    return dist
 
 
 def _torch_group(group: Any, verb: str) -> Any:
@@ -92,17 +104,28 @@ def _torch_group(group: Any, verb: str) -> Any:
     return dist.group.WORLD if group is None else group
 
 
-def connect(group: Any, transport: str) -> _native.Comm:
-    """Connects the ranks of a group. Collective; only torch's public interface is used."""
-    dist = distributed()
+def _default_timeout() -> float:
+    """What a communicator's calls have where nothing else is said: only the core reads the environment."""
+    return _native.local(1)[0].timeout_s
 
+
+def from_torch(group: Any, transport: str, timeout: Timeout) -> _native.Comm:
+    """Connects the ranks of a group. Collective; only torch's public interface is used."""
     if transport not in _TRANSPORTS:
         raise InvalidArgumentError(f"from_torch: transport: expected one of {_TRANSPORTS}, got {transport!r}")
     if transport == "nccl":
         raise UnsupportedError("from_torch: transport='nccl' is not in this version of gcomm")
     group = _torch_group(group, "from_torch")
+    seconds = parse_timeout(timeout, Where("from_torch", "timeout", distributed().get_rank(group)))
+    deadline = Deadline(_default_timeout() if seconds is None else seconds)
+    return connect(group, transport, deadline, "from_torch")
+
+
+def connect(group: Any, transport: str, deadline: Deadline, verb: str) -> _native.Comm:
+    """Connects the ranks of a group, on behalf of ``verb``."""
+    dist = distributed()
     kind = "torch" if transport == "torch" else "tcp"
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    rank = dist.get_rank(group)
 
     mine: dict[str, Any] = {
         "kind": kind,
@@ -116,41 +139,44 @@ def connect(group: Any, transport: str) -> _native.Comm:
             listener = _native.Listener(_master_host(group))
             mine["address"] = listener.address
         if rank == 0:
-            mine["token"] = _native.token()
+            mine["token"] = _native.token().hex()
     except GcommError as error:
         mine["error"] = str(error)
-    everybody: list[Any] = [None] * size
-    dist.all_gather_object(everybody, mine, group)
+    everybody = exchange(group, mine, deadline, verb)
 
-    _check_agreement(everybody, rank)
+    _check_agreement(everybody, rank, verb)
+    token: str = everybody[0]["token"]
     if listener is None:
         from ._torch_transport import connect_gloo
 
-        return connect_gloo(group, everybody[0]["token"].hex())
+        return connect_gloo(group, token, deadline, verb)
     addresses = [each["address"] for each in everybody]
-    _check_reachable(everybody, addresses)
-    return _native.tcp(listener, rank, addresses, everybody[0]["token"])
+    _check_reachable(everybody, addresses, verb)
+    try:
+        return _native.tcp(listener, rank, addresses, bytes.fromhex(token), deadline.left)
+    except TimeoutError as error:
+        raise TimeoutError(f"{verb} on rank {rank}, connecting the group: {error}", error.rank) from None
 
 
-def _check_agreement(everybody: list[dict[str, Any]], rank: int) -> None:
+def _check_agreement(everybody: list[dict[str, Any]], rank: int, verb: str) -> None:
     for at, each in enumerate(everybody):
         if each["error"] is not None:
-            raise GcommError(f"from_torch: rank {at} can't take part: {each['error']}", at)
+            raise GcommError(f"{verb}: rank {at} can't take part: {each['error']}", at)
     for name, what in (("version", "gcomm version"), ("kind", "transport")):
         values = [each[name] for each in everybody]
         if len(set(values)) > 1:
             text = ", ".join(f"rank {at}: {value}" for at, value in enumerate(values))
-            raise MismatchError(f"from_torch: the ranks differ in {what} ({text})", rank)
+            raise MismatchError(f"{verb}: the ranks differ in {what} ({text})", rank)
 
 
-def _check_reachable(everybody: list[dict[str, Any]], addresses: list[str]) -> None:
+def _check_reachable(everybody: list[dict[str, Any]], addresses: list[str], verb: str) -> None:
     """A loopback address is of no use to another host: say so, rather than wait for a timeout."""
     if len({each["host"] for each in everybody}) == 1:
         return
     for at, address in enumerate(addresses):
         if ipaddress.ip_address(address.rpartition(":")[0].strip("[]")).is_loopback:
             raise GcommError(
-                f"from_torch: rank {at} on host {everybody[at]['host']} offers {address}, which other "
+                f"{verb}: rank {at} on host {everybody[at]['host']} offers {address}, which other "
                 "hosts can't reach; set GCOMM_SOCKET_IFNAME to the interface that they share",
                 at,
             )
@@ -158,14 +184,13 @@ def _check_reachable(everybody: list[dict[str, Any]], addresses: list[str]) -> N
 
 def _master_host(group: Any) -> str | None:
     """The host of the group's store, where it has one: the route to it picks the interface."""
-    dist = distributed()
+    store = tcp_store(group_store(group))
+    return store.host if store is not None else None
 
-    store = group_store(group)
+
+def tcp_store(store: Any) -> Any:
+    """The TCP store behind a store, or None."""
+    dist = distributed()
     while isinstance(store, dist.PrefixStore):
         store = store.underlying_store
-    return store.host if isinstance(store, dist.TCPStore) else None
-
-
-def group_store(group: Any) -> Any:
-    """The store that the group's ranks met at, or None in a torch that doesn't tell."""
-    return group.get_group_store() if hasattr(group, "get_group_store") else None
+    return store if isinstance(store, dist.TCPStore) else None

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
 from . import _lifecycle, _native
+from ._arguments import parse_int, parse_rank, plain_text
 from ._arrays import Where
+from ._call import Timeout
+from ._codec import check_state, state_bytes
 from ._collectives import Collectives
-from .errors import CodecError, UnsupportedError
+from .errors import CodecError, GcommError, UnsupportedError
 
 __all__ = ["Communicator"]
 
@@ -36,7 +40,7 @@ class Communicator(Collectives):
     def __init__(self, native: _native.Comm) -> None:
         super().__init__(native)
         self._transport = native.transport
-        _lifecycle.register(self)
+        _lifecycle.register(native)
 
     # ---- making ---------------------------------------------------------------------------------------------
 
@@ -47,6 +51,8 @@ class Communicator(Collectives):
         transport: str = "auto",
         two_level: bool = False,
         node_of: Sequence[int] | Callable[[int], int] | None = None,
+        *,
+        timeout: Timeout = None,
     ) -> Communicator:
         """A communicator of the ranks of a torch process group; a collective call.
 
@@ -60,9 +66,16 @@ class Communicator(Collectives):
             over a private gloo group, for networks that only torch reaches.
         two_level, node_of
             Not in this version.
+        timeout : float or timedelta, optional
+            Seconds until all ranks must have made this call; the communicator's default (5 minutes) if not
+            given.
 
         Raises
         ------
+        gcomm.errors.TimeoutError
+            Some rank did not come in time.
+        gcomm.errors.AbortedError
+            Some rank gave up; all must try again.
         gcomm.errors.MismatchError
             Ranks asked for different transports.
         gcomm.errors.UnsupportedError
@@ -72,7 +85,7 @@ class Communicator(Collectives):
 
         if two_level or node_of is not None:
             raise UnsupportedError("from_torch: two_level and node_of are not in this version of gcomm")
-        return cls(_torch_group.connect(group, transport))
+        return cls(_torch_group.from_torch(group, transport, timeout))
 
     @classmethod
     def from_env(cls) -> Communicator:
@@ -94,12 +107,7 @@ class Communicator(Collectives):
     @classmethod
     def local(cls, n: int) -> list[Communicator]:
         """Communicators of n ranks that are threads of this process: rank i uses the i-th."""
-        where = Where("local", "n", None)
-        if isinstance(n, bool) or not isinstance(n, int):
-            where.mistyped(f"expected an int, got {type(n).__name__}")
-        if n < 1:
-            where.invalid(f"expected at least 1, got {n}")
-        return [cls(native) for native in _native.local(n)]
+        return [cls(native) for native in _native.local(parse_int(n, Where("local", "n", None), 1, 2**31 - 1))]
 
     # ---- asking and ending ----------------------------------------------------------------------------------
 
@@ -148,18 +156,29 @@ class Communicator(Collectives):
         list of float
             Seconds of each exchange; zeros where ``initiator`` is False.
         """
-        where = Where("link_probe", "pattern", self._rank)
-        if pattern not in _LINK_PATTERNS:
-            where.invalid(f"expected one of {', '.join(_LINK_PATTERNS)}, got {pattern!r}")
-        number = _LINK_PATTERNS[pattern]
-        return _native.link_probe(self._native, peer, initiator, number, nbytes, iterations)
+        if not isinstance(pattern, str) or pattern not in _LINK_PATTERNS:
+            Where("link_probe", "pattern", self._rank).invalid(
+                f"expected one of {', '.join(_LINK_PATTERNS)}, got {pattern!r}"
+            )
+        return _native.link_probe(
+            self._native,
+            parse_rank(peer, self._size, Where("link_probe", "peer", self._rank)),
+            bool(initiator),
+            _LINK_PATTERNS[pattern],
+            parse_int(nbytes, Where("link_probe", "nbytes", self._rank), 1, 2**63 - 1),
+            parse_int(iterations, Where("link_probe", "iterations", self._rank), 0, 2**32 - 1),
+        )
 
     def __repr__(self) -> str:
         return f"<gcomm.Communicator rank {self._rank} of {self._size} over {self._transport}>"
 
     def close(self) -> None:
-        """Completes what is queued, says goodbye to the peers and ends the threads. Can be called again."""
-        self._native.close()
+        """Completes what is queued, says goodbye to the peers and ends the threads. Can be called again.
+
+        In a forked child it does nothing: what the child inherited is its parent's.
+        """
+        if self._native.here:
+            self._native.close()
 
     def __enter__(self) -> Communicator:
         return self
@@ -167,18 +186,20 @@ class Communicator(Collectives):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if kind is None:
+        if kind is None or (isinstance(error, SystemExit) and error.code in (None, 0)):
             self.close()
-        else:
-            # Peers wait for calls that will not come: tell them, rather than wait for them in turn.
-            self.abort(f"rank {self._rank} left with {kind.__name__}: {error}")
-            self.close()
+        elif self._native.here:
+            # Peers wait for calls that will not come: tell them, rather than wait for them in turn. Whatever
+            # goes wrong with that, the program's own exception is the one to be seen.
+            with contextlib.suppress(GcommError):
+                self.abort(f"rank {self._rank} left with {kind.__name__}: {_words_of(error)}")
+                self.close()
 
     def state_dict(self) -> dict[str, Any]:
         """State of this rank: that of the codecs that were given as text.
 
         Plain objects: {"version", "rank", "size", "codecs": {text: bytes}}. Residuals differ between ranks:
-        every rank saves and loads its own.
+        every rank saves and loads its own. The texts are canonical: options in one order, defaults left out.
         """
         with self._lock:
             codecs = {codec.spec: codec for codec in self._codecs.values()}
@@ -192,15 +213,47 @@ class Communicator(Collectives):
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Takes over what ``state_dict`` returned on this rank of a communicator of the same size.
 
+        Codecs that the state does not name forget what they have: all is as it was when the state was saved. If
+        anything is wrong with the state, nothing is changed.
+
         Raises
         ------
         gcomm.errors.CodecError
             The state is another rank's, of another size or version, or damaged.
+        gcomm.errors.InvalidArgumentError
+            A call that uses such a codec has not completed.
         """
-        for name, here in (("version", _STATE_VERSION), ("rank", self._rank), ("size", self._size)):
-            if state.get(name) != here:
-                raise CodecError(
-                    f"communicator state: expected {name} {here}, got {state.get(name)!r}", self._rank
-                )
-        for spec, saved in state["codecs"].items():
-            self._resident_codec(spec).load_state(bytes(saved))
+        what = "communicator state"
+        expected = {"version": _STATE_VERSION, "rank": self._rank, "size": self._size}
+        check_state(state, what, expected, self._rank)
+        saved = state.get("codecs")
+        if not isinstance(saved, Mapping):
+            raise CodecError(f"{what}: 'codecs': expected a dict, got {type(saved).__name__}", self._rank)
+        wanted: dict[str, tuple[_native.Codec, bytes]] = {}  # by canonical text
+        for spec, each in saved.items():
+            if not isinstance(spec, str):
+                raise CodecError(f"{what}: 'codecs': expected texts, got {spec!r}", self._rank)
+            # Not among those in use until all is well.
+            codec = self._native_codec(spec, Where("load_state_dict", "state", self._rank))
+            wanted[codec.spec] = codec, state_bytes(each, f"{what}: codec {spec!r}", self._rank)
+        with self._lock:
+            for codec in self._codecs.values():
+                if codec.spec not in wanted:
+                    wanted[codec.spec] = codec, _native.Codec(codec.spec).save_state()
+        before = [(codec, codec.save_state()) for codec, _ in wanted.values()]
+        try:
+            for codec, each in wanted.values():
+                codec.load_state(each)
+        except CodecError as error:
+            for codec, each in before:
+                codec.load_state(each)
+            raise CodecError(f"{what}: {error}", self._rank) from None
+        for codec, _ in wanted.values():
+            self._codecs.setdefault(codec.spec, codec)
+
+
+def _words_of(error: BaseException | None) -> str:
+    try:
+        return plain_text(str(error))
+    except Exception:
+        return "(its text could not be had)"

@@ -13,7 +13,8 @@ key : str, optional
 async_op : bool
     True: returns a :class:`gcomm.Work` at once. False: waits, and returns None.
 timeout : float or timedelta, optional
-    Seconds for the whole call; the communicator's default (5 minutes) if not given.
+    Seconds for the whole call, the making of a group's communicator included; the communicator's default (5
+    minutes) if not given.
 
 Arrays are torch tensors, numpy arrays or anything with DLPack, in CPU memory. See :class:`gcomm.Communicator`
 for what happens to those that are not contiguous, and :mod:`gcomm.errors` for what a call raises.
@@ -71,7 +72,8 @@ def all_reduce(
     The other parameters are those of :mod:`gcomm.verbs`. If a peer is lost or a deadline passes, an array that
     was to be written may have been written in part; after a MismatchError or NonFiniteError it is untouched.
     """
-    return resolve(group, "all_reduce").all_reduce(
+    comm, timeout = resolve(group, "all_reduce", timeout)
+    return comm.all_reduce(
         tensor, op, codec=codec, key=key, out=out, async_op=async_op, timeout=timeout, controller=controller
     )
 
@@ -98,9 +100,8 @@ def all_reduce_coalesced(
     keys : sequence of str or None, optional
         One a tensor.
     """
-    return resolve(group, "all_reduce_coalesced").all_reduce_coalesced(
-        tensors, op, codec=codec, keys=keys, async_op=async_op, timeout=timeout
-    )
+    comm, timeout = resolve(group, "all_reduce_coalesced", timeout)
+    return comm.all_reduce_coalesced(tensors, op, codec=codec, keys=keys, async_op=async_op, timeout=timeout)
 
 
 def reduce_scatter_tensor(
@@ -125,7 +126,8 @@ def reduce_scatter_tensor(
         Written. It may be a part of input.
     input : array of size * n elements of the same element type: float32, bfloat16 or float16
     """
-    return resolve(group, "reduce_scatter_tensor").reduce_scatter_tensor(
+    comm, timeout = resolve(group, "reduce_scatter_tensor", timeout)
+    return comm.reduce_scatter_tensor(
         output, input, op, codec=codec, key=key, async_op=async_op, timeout=timeout
     )
 
@@ -151,7 +153,8 @@ def all_gather_into_tensor(
     input_tensor : array of n elements of the same element type
         It may be a part of output_tensor.
     """
-    return resolve(group, "all_gather_into_tensor").all_gather_into_tensor(
+    comm, timeout = resolve(group, "all_gather_into_tensor", timeout)
+    return comm.all_gather_into_tensor(
         output_tensor, input_tensor, codec=codec, key=key, async_op=async_op, timeout=timeout
     )
 
@@ -178,7 +181,8 @@ def all_to_all_single(
     output_split_sizes, input_split_sizes : sequence of int, optional
         Rows of the first axis from and for each rank; equal parts if not given.
     """
-    return resolve(group, "all_to_all_single").all_to_all_single(
+    comm, timeout = resolve(group, "all_to_all_single", timeout)
+    return comm.all_to_all_single(
         output,
         input,
         output_split_sizes,
@@ -212,7 +216,8 @@ def broadcast(
         As in torch: the global rank where group is a torch group; the communicator's where it is a
         Communicator.
     """
-    return resolve(group, "broadcast").broadcast(
+    comm, timeout = resolve(group, "broadcast", timeout)
+    return comm.broadcast(
         tensor,
         to_group_rank(group, src, "broadcast", "src"),
         codec=codec,
@@ -240,7 +245,8 @@ def send(
     dst : int
         The global rank where group is a torch group; the communicator's where it is a Communicator.
     """
-    return resolve(group, "send").send(
+    comm, timeout = resolve(group, "send", timeout)
+    return comm.send(
         tensor,
         to_group_rank(group, dst, "send", "dst"),
         codec=codec,
@@ -269,7 +275,8 @@ def recv(
     src : int
         The global rank where group is a torch group; the communicator's where it is a Communicator.
     """
-    return resolve(group, "recv").recv(
+    comm, timeout = resolve(group, "recv", timeout)
+    return comm.recv(
         tensor,
         to_group_rank(group, src, "recv", "src"),
         codec=codec,
@@ -281,4 +288,5 @@ def recv(
 
 def barrier(group: Any = None, *, async_op: bool = False, timeout: Timeout = None) -> Work | None:
     """Waits until every rank of the group has called it."""
-    return resolve(group, "barrier").barrier(async_op=async_op, timeout=timeout)
+    comm, timeout = resolve(group, "barrier", timeout)
+    return comm.barrier(async_op=async_op, timeout=timeout)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import datetime
 import sys
 import threading
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _completion, _native
 from ._arguments import parse_timeout
 from ._arrays import Where
-from .errors import GcommError, TimeoutError
+from .errors import GcommError, InvalidArgumentError, TimeoutError
 
 if TYPE_CHECKING:
     from ._call import Host
@@ -34,6 +35,7 @@ class Work:
         "_comm",
         "_error",
         "_finishers",
+        "_for_torch",
         "_future",
         "_lock",
         "_native",
@@ -47,13 +49,16 @@ class Work:
         comm: Host,
         verb: str,
         result: Any,
+        *,
         finishers: Sequence[Callable[[], None]],
+        for_torch: bool,
     ) -> None:
         self._native = native
         self._comm = comm
         self._verb = verb
         self._result = result
         self._finishers = finishers
+        self._for_torch = for_torch
         self._lock = threading.Lock()
         self._future: Any = None
         self._error: GcommError | None = None
@@ -79,7 +84,7 @@ class Work:
         gcomm.errors.TimeoutError
             The time passed, here or in the call itself.
         gcomm.errors.GcommError
-            Whatever else the call failed with.
+            Whatever else the call failed with; or that a result could not be copied back to its array.
         """
         seconds = parse_timeout(timeout, Where("wait", "timeout", self._comm._rank))
         if self._error is not None:
@@ -99,11 +104,10 @@ class Work:
         if not self._native.is_completed():
             return False
         if self._finishers:
-            try:
+            # What failed is for wait() to tell.
+            with contextlib.suppress(GcommError):
                 self._native.wait(0.0)
-            except GcommError:
-                return True
-            self._finish()
+                self._finish()
         return True
 
     def get_future(self) -> Any:
@@ -112,48 +116,64 @@ class Work:
         Returns
         -------
         torch.futures.Future or concurrent.futures.Future
-            torch's where the result is made of torch tensors. The result is the array that was written (a list
+            torch's where the call's arrays are torch tensors. The result is the array that was written (a list
             of them for all_reduce_coalesced; None for send and barrier). Its callbacks run in a thread of
-            gcomm's own, so that nothing that they do holds up a transfer.
+            gcomm's own, so that nothing that they do holds up a transfer. It can't be cancelled.
         """
         with self._lock:
             if self._future is not None:
                 return self._future
-            self._future = future = _new_future(self._result)
+            self._future = future = _new_future(self._for_torch)
         _completion.ensure_thread()
         self._native.on_complete(self._resolve)
         return future
 
     @property
     def stats(self) -> Mapping[str, Any]:
-        """What the call took; complete once the call is.
+        """What the call took. Only of a call that has completed: an InvalidArgumentError before.
 
         raw_bytes (what the same call sends uncompressed) and wire_bytes (sent by this rank, everything
         counted), encode_s, comm_s, decode_s (seconds in the codec, waiting for the transport, and in the codec
         again with the sum), total_s (from the call to its completion), path ("raw" or "direct"), nonfinite
         (whether some rank's input held a NaN or an Inf).
         """
+        if not self._native.is_completed():
+            raise InvalidArgumentError(
+                f"stats of {self._verb} on rank {self._comm._rank}: the call has not completed; wait() for it",
+                self._comm._rank,
+            )
         return self._native.stats()
 
     def _finish(self) -> None:
         with self._lock:
-            finishers, self._finishers = self._finishers, ()
-            for finish in finishers:
-                finish()
+            if self._error is not None:
+                raise self._error
+            try:
+                # Until all have been: a Ctrl-C in between leaves them to the next wait.
+                for finish in self._finishers:
+                    finish()
+            except Exception as error:
+                # The array was made read-only or resized meanwhile, say.
+                self._error = GcommError(
+                    f"{self._verb} on rank {self._comm._rank}: the call completed, but its result could not be "
+                    f"copied back to the array: {error}"
+                )
+                raise self._error from error
+            self._finishers = ()
 
     def _resolve(self) -> None:
         try:
             self.wait()
-        except GcommError as error:
+        except Exception as error:
             self._future.set_exception(error)
         else:
             self._future.set_result(self._result)
 
 
-def _new_future(result: Any) -> Any:
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        first = result[0] if isinstance(result, (list, tuple)) and result else result
-        if first is None or isinstance(first, torch.Tensor):
-            return torch.futures.Future()
-    return concurrent.futures.Future()
+def _new_future(for_torch: bool) -> Any:
+    if for_torch:
+        return sys.modules["torch"].futures.Future()
+    future: concurrent.futures.Future[Any] = concurrent.futures.Future()
+    # The call is under way: cancel() answers no.
+    future.set_running_or_notify_cancel()
+    return future

@@ -181,6 +181,7 @@ def _check_plan(plan: Plan, ranks: int, transport: str) -> None:
 def _run_collective(row: Collective, **options: Any) -> None:
     transport, nproc = options["transport"], options["nproc"]
     require_transport(transport)
+    present.require_writable(options["json_file"], options["plot"])
     if options["plot"]:
         plots.require_matplotlib()
     ranks = number_of_ranks(nproc, transport)

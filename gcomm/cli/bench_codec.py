@@ -131,6 +131,7 @@ def codec(**options: Any) -> None:
     In each round every codec does each operation once, with a memcpy of the same fp32 bytes beside them; the
     figures are medians over rounds, GB/s = 10^9 bytes of fp32 a second, also for memcpy.
     """
+    present.require_writable(options["json_file"], options["plot"])
     if options["plot"]:
         plots.require_matplotlib()
     count, warmup, rounds = options["size"] // 4, options["warmup_iters"], options["iters"]

@@ -91,6 +91,7 @@ def link(**options: Any) -> None:
     """
     transport = options["transport"]
     require_transport(transport)
+    present.require_writable(options["json_file"], options["plot"])
     if options["plot"]:
         plots.require_matplotlib()
     ranks = number_of_ranks(options["nproc"], transport)

@@ -90,7 +90,7 @@ class Contender:
             run, op = self.row.torch, self.plan.op
             tensor, output = self.work_input.tensor, self.output.tensor
             return lambda: run(tensor, output, op)
-        call = self._call(key="bench" if self._keeps_residuals else None, async_op=False)
+        call = self._call(self._key("bench"), async_op=False)
         return lambda: _discard(self.row.run(call))
 
     def checked_call(self, number: int) -> None:
@@ -106,7 +106,7 @@ class Contender:
             return
         # A residual of an earlier call would belong to the result: with error feedback every check has its own
         # key.
-        works = self.row.run(self._call(f"check.{number}" if self._keeps_residuals else None, async_op=True))
+        works = self.row.run(self._call(self._key(f"check.{number}"), async_op=True))
         self.stats = {}
         for work in works:
             work.wait()
@@ -114,9 +114,9 @@ class Contender:
             for name in ("raw_bytes", "wire_bytes"):
                 self.stats[name] = self.stats.get(name, 0) + float(work.stats[name])
 
-    @property
-    def _keeps_residuals(self) -> bool:
-        return "ef=1" in self.name.split(":")
+    def _key(self, use: str) -> str | None:
+        """A key where the codec keeps residuals: of one size, so every size has its own."""
+        return f"{use}.{self.count}" if "ef=1" in self.name.split(":") else None
 
     def _call(self, key: str | None, *, async_op: bool) -> Call:
         codec = None if self.name == "none" else self.name

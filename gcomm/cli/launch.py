@@ -45,6 +45,26 @@ def _ended(code: int) -> str:
     return f"was ended by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
 
 
+class _Listener:
+    """Takes what rank 0 emits, until whoever reads this program's output has gone (``| head``)."""
+
+    def __init__(self, on_message: Emit) -> None:
+        self._on_message = on_message
+        self.gone: BrokenPipeError | None = None
+
+    def __call__(self, message: Message) -> None:
+        if self.gone is None:
+            try:
+                self._on_message(message)
+            except BrokenPipeError as error:
+                self.gone = error
+
+    def check(self) -> None:
+        """Has the main thread end the command, as click does quietly."""
+        if self.gone is not None:
+            raise self.gone
+
+
 @dataclass(frozen=True)
 class Ranks:
     """The ranks that a command wants.
@@ -74,14 +94,16 @@ def run_ranks(target: str, config: Message, ranks: Ranks, on_message: Emit) -> N
     ------
     RankFailedError
         A rank failed; the others were ended.
+    BrokenPipeError
+        ``on_message`` did, as nobody reads what it writes; the ranks were ended.
     """
     if ranks.transport == "local":
-        _run_threads(target, config, ranks.nproc, on_message)
+        _run_threads(target, config, ranks.nproc, _Listener(on_message))
     elif ranks.nproc == 0:
         with open_world(ranks.transport, torch_group=ranks.torch_group) as world:
             find_target(target)(world, config, on_message if world.rank == 0 else _drop)
     else:
-        _run_processes(target, config, ranks, on_message)
+        _run_processes(target, config, ranks, _Listener(on_message))
 
 
 def find_target(name: str) -> Target:
@@ -105,7 +127,7 @@ def _drop(_message: Message) -> None:
 # ---- threads -------------------------------------------------------------------------------------------------
 
 
-def _run_threads(target: str, config: Message, nproc: int, on_message: Emit) -> None:
+def _run_threads(target: str, config: Message, nproc: int, on_message: _Listener) -> None:
     function = find_target(target)
     comms = gcomm.Communicator.local(nproc)
     failed: list[int] = []
@@ -130,7 +152,9 @@ def _run_threads(target: str, config: Message, nproc: int, on_message: Emit) -> 
         for thread in threads:
             while thread.is_alive():  # a join with a time limit lets Ctrl-C through
                 thread.join(0.5)
-    except KeyboardInterrupt:
+                on_message.check()
+        on_message.check()
+    except (KeyboardInterrupt, BrokenPipeError):
         interrupted.set()
         for comm in comms:
             comm.abort("interrupted")
@@ -146,7 +170,7 @@ def _run_threads(target: str, config: Message, nproc: int, on_message: Emit) -> 
 # ---- processes -----------------------------------------------------------------------------------------------
 
 
-def _run_processes(target: str, config: Message, ranks: Ranks, on_message: Emit) -> None:
+def _run_processes(target: str, config: Message, ranks: Ranks, on_message: _Listener) -> None:
     reading, writing = os.pipe()
     job = json.dumps(
         {
@@ -186,8 +210,9 @@ def _run_processes(target: str, config: Message, ranks: Ranks, on_message: Emit)
         writing = -1
         reader = threading.Thread(target=_read_messages, args=(reading, on_message), daemon=True)
         reader.start()
-        _wait_for_all(processes)
+        _wait_for_all(processes, on_message)
         reader.join()
+        on_message.check()
     finally:
         _end_all(processes)
         if writing >= 0:
@@ -217,7 +242,7 @@ def _read_messages(descriptor: int, on_message: Emit) -> None:
             on_message(json.loads(line))
 
 
-def _wait_for_all(processes: list[subprocess.Popen[bytes]]) -> None:
+def _wait_for_all(processes: list[subprocess.Popen[bytes]], listener: _Listener) -> None:
     """Return when all have ended well; if one has not, raise once the others had time to report."""
     give_up: float | None = None
     while True:
@@ -227,6 +252,7 @@ def _wait_for_all(processes: list[subprocess.Popen[bytes]]) -> None:
             give_up = time.monotonic() + _GRACE_S
         if None not in codes or (give_up is not None and time.monotonic() > give_up):
             break
+        listener.check()
         time.sleep(0.02)
     if failed:
         raise RankFailedError(failed)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import os
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -67,6 +68,20 @@ class CollectiveTable:
             f" {row['codec']:<{self._width}} {row['wire_bytes']:>12} {ratio:>7} {row['rel_err']:>10.2e}"
         )
         return " ".join(cells)
+
+
+def require_writable(*targets: str | None) -> None:
+    """Stop before the run where a file that is to be written after it could not be."""
+    for target in targets:
+        if target in (None, "", "-"):
+            continue
+        path = Path(str(target))
+        if path.is_dir():
+            raise click.UsageError(f"{path} is a folder, and no file can be written there")
+        if not path.parent.is_dir():
+            raise click.UsageError(f"{path}: there is no folder {path.parent}")
+        if not os.access(path if path.exists() else path.parent, os.W_OK):
+            raise click.UsageError(f"{path} may not be written")
 
 
 def write_json(rows: Any, target: str) -> None:

@@ -35,12 +35,13 @@ class HeldState {
     state_ = codec.acquire(key, StatefulCodec::kCollectives, this, StatefulCodec::next_call_id(), count);
   }
   ~HeldState() {
-    if (state_ != nullptr) codec_.release(state_);
+    if (state_ != nullptr) codec_.release(state_, used);
   }
   HeldState(const HeldState&) = delete;
   HeldState& operator=(const HeldState&) = delete;
 
   KeyState* get() const noexcept { return state_; }
+  bool used = false;
 
  private:
   StatefulCodec& codec_;
@@ -62,13 +63,14 @@ uint64_t encode(StatefulCodec& codec, gcomm::codec::EncodeJob job, const gcomm_e
     job.position = {options.element, options.call, gcomm::codec::stream_id(key, options.source)};
     return block.encode(job).bytes;
   }
-  const HeldState held(codec, options.key, job.count);
+  HeldState held(codec, options.key, job.count);
   KeyState* state = held.get();
   job.position = {0, state == nullptr ? 0 : state->calls,
                   gcomm::codec::stream_id(options.key == nullptr ? "" : options.key, gcomm::codec::kSumSource)};
   if (state != nullptr && codec.error_feedback()) job.residual = state->residual.data();
   const uint64_t bytes = block.encode(job).bytes;
   if (state != nullptr) ++state->calls;
+  held.used = true;
   return bytes;
 }
 

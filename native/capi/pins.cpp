@@ -75,7 +75,7 @@ static_assert(sizeof(HostOp) == sizeof(gcomm_p2p_op) && sizeof(gcomm_p2p_op) == 
               offsetof(HostOp, peer) == offsetof(gcomm_p2p_op, peer) &&
               offsetof(HostOp, data) == offsetof(gcomm_p2p_op, data) &&
               offsetof(HostOp, bytes) == offsetof(gcomm_p2p_op, bytes));
-static_assert(sizeof(HostCallbacks) == sizeof(gcomm_transport_callbacks) && sizeof(HostCallbacks) == 88 &&
+static_assert(sizeof(HostCallbacks) == sizeof(gcomm_transport_callbacks) && sizeof(HostCallbacks) == 96 &&
               offsetof(HostCallbacks, context) == offsetof(gcomm_transport_callbacks, context) &&
               offsetof(HostCallbacks, name) == offsetof(gcomm_transport_callbacks, name) &&
               offsetof(HostCallbacks, rank) == offsetof(gcomm_transport_callbacks, rank) &&
@@ -86,7 +86,8 @@ static_assert(sizeof(HostCallbacks) == sizeof(gcomm_transport_callbacks) && size
               offsetof(HostCallbacks, wait_all) == offsetof(gcomm_transport_callbacks, wait_all) &&
               offsetof(HostCallbacks, error_text) == offsetof(gcomm_transport_callbacks, error_text) &&
               offsetof(HostCallbacks, abort) == offsetof(gcomm_transport_callbacks, abort) &&
-              offsetof(HostCallbacks, close) == offsetof(gcomm_transport_callbacks, close));
+              offsetof(HostCallbacks, close) == offsetof(gcomm_transport_callbacks, close) &&
+              offsetof(HostCallbacks, failed_rank) == offsetof(gcomm_transport_callbacks, failed_rank));
 
 }  // namespace
 }  // namespace gcomm

@@ -1,4 +1,6 @@
 // The root sends everything to everybody. The other pairs exchange headers, so that all see whether they agree.
+//
+// What travels unencoded is what the root has: its memory is only read then, and may be read-only.
 #include <algorithm>
 
 #include "collective/frame.h"
@@ -14,7 +16,8 @@ class Broadcast {
         coding_(coding),
         cut_(cut),
         tensor_(frame.call().tensors[0]),
-        root_(frame.call().root) {}
+        root_(frame.call().root),
+        root_decodes_(!coding.raw() || coding.zero) {}
 
   void run() {
     const bool sending = frame_.rank() == root_;
@@ -27,7 +30,7 @@ class Broadcast {
       if (chunk == 0) {
         first();
       } else if (sending) {
-        decode(exchange_.sent(0, 0), chunk);
+        decode_own(chunk);
       } else {
         exchange_.flush();
         decode(*exchange_.receive(&root_, 1), chunk);
@@ -51,6 +54,7 @@ class Broadcast {
         out.add(tensor_, at(tensor_.input, cut_.begin(chunk), coding_.item), cut_.size(chunk),
                 cut_.begin(chunk));
       }
+      if (out.nonfinite()) frame_.stats().nonfinite = true;
       header = out.header(1, chunk);
     }
     exchange_.seal(0, header);
@@ -67,7 +71,11 @@ class Broadcast {
         Exchange::require(messages[i], 1, 0, 0);
       }
     }
-    if (frame_.rank() == root_) decode(exchange_.sent(0, 0), 0);
+    if (frame_.rank() == root_) decode_own(0);
+  }
+
+  void decode_own(std::uint32_t chunk) {
+    if (root_decodes_) decode(exchange_.sent(0, 0), chunk);
   }
 
   void decode(const Incoming& message, std::uint32_t chunk) {
@@ -87,6 +95,7 @@ class Broadcast {
   const Cut cut_;
   const TensorArg& tensor_;
   const int root_;
+  const bool root_decodes_;
 };
 
 }  // namespace

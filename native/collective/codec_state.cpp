@@ -107,14 +107,14 @@ std::uint64_t StatefulCodec::next_call_id() noexcept {
 KeyState* StatefulCodec::acquire(std::string_view key, int peer, const void* user, std::uint64_t call_id,
                                  std::size_t count) {
   const std::lock_guard lock(mutex_);
-  auto found = states_.find(IdView{key, peer});
-  if (found == states_.end()) {
-    found = states_.emplace(Id{std::string(key), peer}, std::make_unique<KeyState>()).first;
-  }
-  KeyState* state = found->second.get();
+  const auto found = states_.find(IdView{key, peer});
+  std::unique_ptr<KeyState> made;
+  if (found == states_.end()) made = std::make_unique<KeyState>();
+  KeyState* state = made != nullptr ? made.get() : found->second.get();
   if (state->pending > 0 && state->user != user) {
     throw Error(Code::kInvalid, "key " + quoted(key) + " of codec " + text_ +
-                                    " is held by a call of another communicator that has not completed");
+                                    " is held by a call that has not completed, and whose turn before this one"
+                                    " nothing decides (another communicator's, or one outside of collectives)");
   }
   if (error_feedback()) {
     if (state->last_call == call_id) {
@@ -122,15 +122,18 @@ KeyState* StatefulCodec::acquire(std::string_view key, int peer, const void* use
     }
     make_residual(state->residual, count, key);
   }
+  if (made != nullptr) states_.emplace(Id{std::string(key), peer}, std::move(made));
   state->last_call = call_id;
   state->user = user;
   ++state->pending;
   return state;
 }
 
-void StatefulCodec::release(KeyState* state) noexcept {
+void StatefulCodec::release(KeyState* state, bool used) noexcept {
   const std::lock_guard lock(mutex_);
-  --state->pending;
+  state->kept = state->kept || used;
+  if (--state->pending > 0 || state->kept) return;
+  std::erase_if(states_, [&](const auto& entry) { return entry.second.get() == state; });
 }
 
 void StatefulCodec::require_idle() const {
@@ -177,6 +180,7 @@ void StatefulCodec::load(const std::uint8_t* data, std::size_t bytes) {
     std::string key = in.text();
     const auto peer = static_cast<int>(in.number32());
     auto state = std::make_unique<KeyState>();
+    state->kept = true;
     state->calls = in.number32();
     state->residual = in.floats();
     states.emplace(Id{std::move(key), peer}, std::move(state));

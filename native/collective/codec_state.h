@@ -24,6 +24,7 @@ struct KeyState {
   const void* user = nullptr;   // the lane whose calls hold this state
   int pending = 0;              // calls that hold it
   std::uint64_t last_call = 0;  // the last that asked for it
+  bool kept = false;            // some call has used it, or it was loaded
 };
 
 class StatefulCodec {
@@ -45,9 +46,10 @@ class StatefulCodec {
   // The state of a key for a call of `user` that is about to be queued; call_id tells it from other calls. With
   // error feedback, a residual of `count` elements is made on first use, all zero. Throws kInvalid: the key's
   // residual has another size or serves another tensor of this call, or calls of another user hold it. Hand
-  // back with release().
+  // back with release(). used: the call took place. A state that no call has used is forgotten: a call that was
+  // refused, here or by all ranks, leaves nothing that a later one could be at odds with.
   KeyState* acquire(std::string_view key, int peer, const void* user, std::uint64_t call_id, std::size_t count);
-  void release(KeyState* state) noexcept;
+  void release(KeyState* state, bool used) noexcept;
 
   // docs/wire-format.md, section 5. Both throw kInvalid while calls hold a state; load() replaces everything,
   // and throws kCodec, changing nothing, for bytes that are not this codec's state.

@@ -56,7 +56,7 @@ struct Plan {
   }
 };
 
-// L of docs and METHODS: ceil(ceil(count / ranks) / tile) tiles.
+// L of docs/engine.md: ceil(ceil(count / ranks) / tile) tiles.
 std::uint64_t shard_length(std::uint64_t count, int ranks);
 
 // The raw path is taken for small tensors and where it saves no bytes to encode. tensor_bytes: of the caller's

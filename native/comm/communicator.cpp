@@ -151,7 +151,7 @@ WorkRef Communicator::queue(Lane& lane, WorkRef work) {
     lane.submit(work);
   } catch (...) {
     for (std::size_t i = 0; i < call.tensor_count; ++i) {
-      if (call.tensors[i].state != nullptr) call.codec->release(call.tensors[i].state);
+      if (call.tensors[i].state != nullptr) call.codec->release(call.tensors[i].state, false);
     }
     call.codec.reset();
     throw;
@@ -301,7 +301,10 @@ void Communicator::run(Work& work, Run&& engine_run) {
   try {
     if (Clock::now() > work.call.deadline) {
       throw Error(Code::kTimeout,
-                  me + " could not start a call before its deadline: earlier ones took too long", rank());
+                  me + " could not start a call before its deadline: " +
+                      (work.waited_in_queue ? "earlier ones took too long"
+                                            : "the time was too short, or the process did not run"),
+                  rank());
     }
     if (work.job != nullptr) {
       work.job(work.job_context);
@@ -327,7 +330,8 @@ void Communicator::run(Work& work, Run&& engine_run) {
 void Communicator::finish(Work& work, Code code, std::string_view text, int peer) {
   Call& call = work.call;
   for (std::size_t i = 0; i < call.tensor_count; ++i) {
-    if (call.tensors[i].state != nullptr) call.codec->release(call.tensors[i].state);
+    const TensorArg& tensor = call.tensors[i];
+    if (tensor.state != nullptr) call.codec->release(tensor.state, code == Code::kOk || tensor.counted);
   }
   call.codec.reset();
   if (work.job == nullptr) {

@@ -2,6 +2,8 @@
 
 #include <pthread.h>
 
+#include "base/thread.h"
+
 namespace gcomm::comm {
 
 Lane::Lane(std::string thread_name, std::function<void(Work&)> run)
@@ -12,11 +14,12 @@ Lane::~Lane() = default;
 void Lane::submit(WorkRef work) {
   const std::lock_guard lock(mutex_);
   if (!thread_.joinable()) {
-    thread_ = std::thread([this] { loop(); });
+    thread_ = start_thread([this] { loop(); });
     pthread_setname_np(thread_.native_handle(), thread_name_.c_str());
   }
   Work* item = work.detach();
   item->next = nullptr;
+  item->waited_in_queue = running_ || head_ != nullptr;
   (head_ == nullptr ? head_ : tail_->next) = item;
   tail_ = item;
   wake_.notify_one();

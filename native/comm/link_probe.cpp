@@ -23,6 +23,7 @@ struct Communicator::Probe {
   Deadline deadline;
   AlignedBuffer outgoing;  // one message
   AlignedBuffer incoming;  // kWindow messages
+  bool posted = false;
 
   gcomm::Lane out() const { return initiator ? gcomm::Lane::kP2p : gcomm::Lane::kAck; }
   gcomm::Lane in() const { return initiator ? gcomm::Lane::kAck : gcomm::Lane::kP2p; }
@@ -69,6 +70,7 @@ struct Communicator::Probe {
         ops[n++] = {TransportOp::Kind::kSend, out(), peer, outgoing.data(), length};
         sent -= length;
       }
+      posted = true;
       transport.post(ops, n, tickets);
       transport.wait_all(tickets, n, nullptr, deadline);
     }
@@ -98,7 +100,12 @@ void Communicator::link_probe(int peer, bool initiator, LinkPattern pattern, std
   work->job_context = &probe;
   const WorkRef running = queue(*lanes.lane, std::move(work));
   running->wait_until(Deadline::max());
-  if (running->code() != Code::kOk) throw Error(running->code(), running->text(), running->peer());
+  if (running->code() == Code::kOk) return;
+  if (probe.posted && !transport_->releases_buffers_on_failure()) {
+    probe.outgoing.leak();
+    probe.incoming.leak();
+  }
+  throw Error(running->code(), running->text(), running->peer());
 }
 
 }  // namespace gcomm::comm

@@ -55,8 +55,9 @@ class Work {
   void (*job)(void* context) = nullptr;  // to be run instead of the call
   void* job_context = nullptr;
   Clock::time_point queued_at;
-  unsigned generation = 0;  // fork_generation() then
-  Work* next = nullptr;     // in its lane's queue
+  unsigned generation = 0;       // fork_generation() then
+  bool waited_in_queue = false;  // other calls were before it
+  Work* next = nullptr;          // in its lane's queue
 
  private:
   friend class WorkPool;

@@ -193,6 +193,42 @@ void failures() {
   job.destroy();
 }
 
+// The host writes into a posted receive after its wait has failed: the memory must still be there.
+struct LateHost {
+  char* receive = nullptr;
+  std::uint64_t bytes = 0;
+};
+
+void link_probe_keeps_its_buffers() {
+  LateHost host;
+  gcomm_transport_callbacks callbacks{};
+  callbacks.struct_size = sizeof callbacks;
+  callbacks.context = &host;
+  callbacks.name = "late";
+  callbacks.size = 2;
+  callbacks.post = [](void* context, const gcomm_p2p_op* ops, std::uint64_t n, std::uint64_t* tickets) {
+    auto& late = *static_cast<LateHost*>(context);
+    for (std::uint64_t i = 0; i < n; ++i) {
+      tickets[i] = i;
+      if (ops[i].is_recv == 0) continue;
+      late.receive = static_cast<char*>(ops[i].data);
+      late.bytes = ops[i].bytes;
+    }
+    return std::int32_t{GCOMM_OK};
+  };
+  callbacks.wait_all = [](void*, const std::uint64_t*, std::uint64_t, double, std::int64_t*) {
+    return std::int32_t{GCOMM_ERR_PEER_LOST};
+  };
+  callbacks.failed_rank = [](void*) { return std::int32_t{1}; };
+  gcomm_comm* comm = nullptr;
+  CHECK(gcomm_comm_create_callbacks(&callbacks, nullptr, &comm) == GCOMM_OK, "%s", gcomm_last_error());
+  CHECK(gcomm_link_probe(comm, 1, 0, GCOMM_LINK_PING_PONG, 100, 1, nullptr) == GCOMM_ERR_PEER_LOST);
+  CHECK(gcomm_last_error_rank() == 1, "the host named the rank, and no ticket");
+  CHECK(host.receive != nullptr && host.bytes == 4 << 20);
+  std::memset(host.receive, 1, host.bytes);
+  gcomm_comm_destroy(comm);
+}
+
 void refused() {
   gcomm_transport_callbacks callbacks{};
   gcomm_comm* comm = nullptr;
@@ -221,6 +257,7 @@ int main() {
     }
   }
   failures();
+  link_probe_keeps_its_buffers();
   refused();
   return check::report("capi_callbacks");
 }

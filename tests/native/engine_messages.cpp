@@ -252,13 +252,13 @@ void codec_states() {
   CHECK_THROWS(codec->acquire("a", -1, &user, 3, 11), Code::kInvalid);   // another size
   CHECK(codec->acquire("a", -1, &user, 4, 10) == a);
   CHECK_THROWS(codec->save(), Code::kInvalid);
-  codec->release(a);
-  codec->release(a);
+  codec->release(a, true);
+  codec->release(a, true);
   a->calls = 7;
   a->residual[3] = -2.5f;
   KeyState* sent = codec->acquire("a", 2, &other, 5, 4);
   sent->calls = 1;
-  codec->release(sent);
+  codec->release(sent, true);
   const Bytes saved = codec->save();
   const auto loaded = stateful("int4:ef=1:rounding=stochastic");
   loaded->load(saved.data(), saved.size());
@@ -266,7 +266,7 @@ void codec_states() {
   KeyState* again = loaded->acquire("a", -1, &user, 6, 10);
   CHECK(again->calls == 7 && again->residual == a->residual);
   CHECK_THROWS(loaded->load(saved.data(), saved.size()), Code::kInvalid);  // in use
-  loaded->release(again);
+  loaded->release(again, true);
   const auto wrong = stateful("int8:ef=1");
   CHECK_THROWS(wrong->load(saved.data(), saved.size()), Code::kCodec);
   for (std::size_t cut = 0; cut < saved.size(); ++cut)

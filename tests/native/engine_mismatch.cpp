@@ -176,7 +176,7 @@ void point_to_point(const std::string& transport) {
         const comm::Codec codec = world.codec(0, spec);
         auto* state = codec->acquire("k", 2, &world, collective::StatefulCodec::next_call_id(), sent);
         CHECK(state->residual == std::vector<float>(sent, 0.0f));
-        codec->release(state);
+        codec->release(state, true);
       }
     }
     // Both lanes are clean, both ways.

@@ -168,7 +168,7 @@ def test_bad_state_is_refused() -> None:
     state = codec.state_dict()
     for change, text in (
         ({"version": 2}, "expected version 1, got 2"),
-        ({"spec": "int8"}, "expected that of 'int4:ef=1', got that of 'int8'"),
+        ({"spec": "int8"}, "expected spec 'int4:ef=1', got 'int8'"),
         ({"state": state["state"][:-1]}, "."),
         ({"state": b"nonsense"}, "."),
     ):

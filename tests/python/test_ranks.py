@@ -9,7 +9,8 @@ import time
 import pytest
 import torch
 import torch.distributed as dist
-from ranks import RankError, RankPools, run_env, run_ranks, run_script, start_ranks
+from programs import run_script
+from ranks import RankError, RankPools, run_env, run_ranks, start_ranks
 
 
 def _sum_over_gloo(rank: int, size: int, start: int) -> float:

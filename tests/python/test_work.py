@@ -107,7 +107,7 @@ def _futures(comm: Communicator) -> None:
     assert memory.tolist() == [2.0, 1.0] * 3
     done = comm.barrier(async_op=True)
     assert done is not None
-    done.get_future().wait()
+    done.get_future().result(10)
 
 
 def test_futures() -> None:
@@ -225,3 +225,73 @@ def test_one_work_waited_for_by_many_threads() -> None:
     assert seen == [[2.0, 1.0] * 3] * 8
     first.close()
     second.close()
+
+
+# ---- copying back -------------------------------------------------------------------------------------------
+
+
+def _cannot_be_copied_back(make: Any, spoil: Any) -> tuple[Any, Work]:
+    first, second = Communicator.local(2)
+    view = make()
+    work = _start(first, view)
+    spoil(view)
+    future = work.get_future()
+    second.all_reduce(make(), codec=None)
+    return future, work
+
+
+def _resize(view: torch.Tensor) -> None:
+    with torch.no_grad():
+        view.resize_(3, 3)
+
+
+SPOILT: list[tuple[Any, Any]] = [
+    (lambda: np.ones((40, 4), np.float32)[:, ::2], lambda view: view.setflags(write=False)),
+    (lambda: torch.ones(40, 4)[:, ::2], _resize),
+]
+
+
+@pytest.mark.parametrize(("make", "spoil"), SPOILT, ids=["numpy", "torch"])
+def test_a_copy_back_that_fails_is_told_each_time(make: Any, spoil: Any) -> None:
+    future, work = _cannot_be_copied_back(make, spoil)
+    wait = future.wait if isinstance(future, torch.futures.Future) else lambda: future.result(10)
+    with pytest.raises(Exception, match=r"all_reduce on rank 0: .*could not be copied back"):
+        wait()
+    for _ in range(2):
+        with pytest.raises(errors.GcommError, match="could not be copied back"):
+            work.wait()
+        assert work.is_completed()
+
+
+def test_a_future_cannot_be_cancelled() -> None:
+    first, second = Communicator.local(2)
+    x = np.ones(3, np.float32)
+    future = _start(first, x).get_future()
+    assert isinstance(future, concurrent.futures.Future)
+    assert not future.cancel()
+    second.all_reduce(np.ones(3, np.float32), codec=None)
+    assert future.result(10) is x
+
+
+def test_the_kind_of_future_is_that_of_the_arrays() -> None:
+    first, second = Communicator.local(2)
+    for array, kind in ((np.ones(3), concurrent.futures.Future), (torch.ones(3), torch.futures.Future)):
+        work = first.send(array, 1, async_op=True)
+        assert work is not None
+        assert isinstance(work.get_future(), kind)
+        second.recv(array.copy() if kind is concurrent.futures.Future else array.clone(), 0)
+        work.wait()
+    work = first.barrier(async_op=True)
+    assert work is not None
+    assert isinstance(work.get_future(), concurrent.futures.Future)
+    second.barrier()
+
+
+def test_statistics_of_a_pending_call() -> None:
+    first, second = Communicator.local(2)
+    work = _start(first, torch.ones(3))
+    with pytest.raises(errors.InvalidArgumentError, match="all_reduce on rank 0: the call has not completed"):
+        _ = work.stats
+    second.all_reduce(torch.ones(3), codec=None)
+    work.wait()
+    assert work.stats["path"] == "raw"

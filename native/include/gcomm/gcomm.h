@@ -175,6 +175,8 @@ typedef struct gcomm_transport_callbacks {
   void (*abort)(void* context);
   /* May be NULL. No call comes after it. */
   void (*close)(void* context);
+  /* May be NULL. The rank at fault in the last failure in this thread, or -1: also where no ticket failed. */
+  int32_t (*failed_rank)(void* context);
 } gcomm_transport_callbacks;
 
 GCOMM_API gcomm_result gcomm_comm_create_callbacks(const gcomm_transport_callbacks* callbacks,
@@ -273,7 +275,8 @@ GCOMM_API gcomm_result gcomm_all_gather(gcomm_comm* comm, const void* input, voi
 GCOMM_API gcomm_result gcomm_all_to_all(gcomm_comm* comm, const void* input, const uint64_t* send_counts, void* output,
                                         const uint64_t* recv_counts, gcomm_dtype dtype, gcomm_codec* codec,
                                         const char* key, const gcomm_call_options* options, gcomm_work** work);
-/* In place. With a codec the root's own values become the decoded ones too. */
+/* In place. With a codec the root's own values become the decoded ones too; where nothing is encoded (codec NULL, or
+ * the raw path without nonfinite=zero), the root's memory is only read. */
 GCOMM_API gcomm_result gcomm_broadcast(gcomm_comm* comm, void* data, uint64_t count, gcomm_dtype dtype, int32_t root,
                                        gcomm_codec* codec, const char* key, const gcomm_call_options* options,
                                        gcomm_work** work);

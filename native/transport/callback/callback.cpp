@@ -120,6 +120,10 @@ Error CallbackTransport::translate(const char* call, std::int32_t result, int pe
     const char* said = host_.error_text(host_.context);
     if (said != nullptr) text = said;
   }
+  if (host_.failed_rank != nullptr) {
+    const std::int32_t said = host_.failed_rank(host_.context);
+    if (said >= 0 && said < host_.size) peer = said;
+  }
   // kPending and kOk are no failures, kClosed is not the host's to say.
   const bool known = result > static_cast<int>(Code::kOk) && result <= static_cast<int>(Code::kNonFinite) &&
                      result != static_cast<int>(Code::kClosed);

@@ -30,6 +30,7 @@ struct HostCallbacks {
   const char* (*error_text)(void* context);
   void (*abort)(void* context);
   void (*close)(void* context);
+  std::int32_t (*failed_rank)(void* context);
 };
 
 }  // namespace gcomm

@@ -1,10 +1,8 @@
 #include "transport/tcp/communicator.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 
+#include "base/thread.h"
 #include "transport/failures.h"
 
 namespace gcomm::tcp {
@@ -37,18 +35,7 @@ Communicator::Communicator(int rank_of_this, int world_size, std::size_t slot_by
     if (p != rank) peers_[index] = std::make_unique<Peer>(std::move(mesh.peers[index]), broken_);
   }
   register_sockets();
-  if (size == 1) return;
-  // A program's signals are for its own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    io_thread_ = std::thread([this] { run_io_thread(); });
-  } catch (...) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    throw;
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  if (size > 1) io_thread_ = start_thread([this] { run_io_thread(); });
 }
 
 Communicator::~Communicator() { close(); }
@@ -173,12 +160,7 @@ void Communicator::wait_all(const Ticket* tickets, std::size_t n, std::size_t* r
     for (std::size_t i = 0; i < n; ++i) refs[i] = pool_.find(tickets[i]);
   }
   // What lies in the sockets since before it was posted makes no new event.
-  for (TcpOp* op : refs) {
-    const bool receives = op->op.kind == Kind::kRecv;
-    if (receives && !op->complete.load(std::memory_order_acquire) && lane_of(op->op).may_receive()) {
-      receive_on(op->op.peer, op->op.lane, nullptr);
-    }
-  }
+  receive_now(refs);
   Lock lock(mutex_);
   Wait wait;
   link(wait);
@@ -193,7 +175,8 @@ void Communicator::wait_all(const Ticket* tickets, std::size_t n, std::size_t* r
     if (Clock::now() < deadline) {
       wait_turn(lock, wait, deadline);
     } else {
-      fail_late(lock, refs);
+      look_again(lock, refs);
+      if (wait.remaining > 0 && !failure_ && !closed_) fail_late(lock, refs);
     }
   }
   unlink(wait);
@@ -257,6 +240,24 @@ void Communicator::fail_if_peer_closed(Lock& lock, const OpRefs& ops) {
     lock.lock();
     return;
   }
+}
+
+void Communicator::receive_now(const OpRefs& ops) {
+  for (TcpOp* op : ops) {
+    const bool receives = op->op.kind == Kind::kRecv;
+    if (receives && !op->complete.load(std::memory_order_acquire) && lane_of(op->op).may_receive()) {
+      receive_on(op->op.peer, op->op.lane, nullptr);
+    }
+  }
+}
+
+// This process may have been stopped until after the deadline: what lies in the sockets by now tells who was
+// late. It is not for the poller to read: it may have been stopped, too, between an event and the reading.
+void Communicator::look_again(Lock& lock, const OpRefs& ops) {
+  lock.unlock();
+  for_each_peer([&](int p, Peer&) { read_control(p); });
+  receive_now(ops);
+  lock.lock();
 }
 
 void Communicator::fail_late(Lock& lock, const OpRefs& ops) {

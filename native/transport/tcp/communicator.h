@@ -97,6 +97,8 @@ class Communicator {
   void link(Wait& wait);
   void unlink(Wait& wait);
   void fail_if_peer_closed(Lock& lock, const OpRefs& ops);
+  void receive_now(const OpRefs& ops);
+  void look_again(Lock& lock, const OpRefs& ops);
   void fail_late(Lock& lock, const OpRefs& ops);
   void wait_turn(Lock& lock, Wait& wait, Deadline deadline);
   bool worth_spinning();
