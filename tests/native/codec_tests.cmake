@@ -5,7 +5,7 @@ if(CMAKE_SYSTEM_PROCESSOR MATCHES "^(x86_64|AMD64|amd64)$")
   if(GCOMM_SANITIZE)
     # The sanitizers' checks of thousands of emulated intrinsics take the compiler a quarter of an hour; the other
     # drivers run the same loops with them.
-    list(APPEND emulated_flags -fno-sanitize=all -O1)
+    list(APPEND emulated_flags -fno-sanitize=all -O1 -g0)
   endif()
   add_library(codec_avx512_emulated OBJECT avx512_emulated.cpp)
   target_compile_options(codec_avx512_emulated PRIVATE ${emulated_flags})
