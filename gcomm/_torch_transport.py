@@ -25,7 +25,7 @@ from typing import Any, NamedTuple
 
 from . import _native
 from ._rendezvous import Deadline, distributed, group_store, within
-from .errors import UnsupportedError
+from .errors import PeerLostError, UnsupportedError
 
 _OK = 0
 _TIMEOUT = 3
@@ -73,22 +73,28 @@ def connect_gloo(group: Any, token: str, deadline: Deadline, verb: str) -> _nati
         lambda: dist.ProcessGroupGloo(store, rank, size, datetime.timedelta(minutes=5)),
         f"{verb} on rank {rank}: the private gloo group was not connected",
     )
-    return _native.callbacks(
-        GlooTransport(gloo, Board(store), rank, size), "torch", rank, size, _OVERHEAD_BYTES
-    )
+    board = Board(store, deadline, f"{verb} on rank {rank}")
+    return _native.callbacks(GlooTransport(gloo, board, rank, size), "torch", rank, size, _OVERHEAD_BYTES)
 
 
 class Board:
     """Where the first failure of the communicator is written down, for all ranks to see."""
 
-    def __init__(self, store: Any) -> None:
+    def __init__(self, store: Any, deadline: Deadline, where: str) -> None:
         from ._torch_group import tcp_store
 
         self._store = store
         server = tcp_store(store)
         # Says nothing, and breaks when the store's process ends: to a call of a store that is gone torch
         # answers with pages on stderr.
-        self._line = None if server is None else socket.create_connection((server.host, server.port))
+        self._line: socket.socket | None = None
+        if server is not None:
+            try:
+                self._line = socket.create_connection((server.host, server.port), deadline.left)
+            except OSError as error:
+                raise PeerLostError(
+                    f"{where}: the group's store at {server.host}:{server.port} can't be reached: {error}"
+                ) from None
 
     def first(self, failure: Failure) -> Failure:
         """Writes a failure down, unless another one is there already; gives back the one that is."""

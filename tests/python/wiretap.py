@@ -53,7 +53,7 @@ class Tap:
         self._next = 0
         self._receives: dict[int, tuple[tuple[int, int, int], int, int, int]] = {}
 
-    def post(self, ops: Sequence[tuple[bool, int, int, int, int]]) -> tuple[int, int, str]:
+    def post(self, ops: Sequence[tuple[bool, int, int, int, int]]) -> tuple[int, int, str, int]:
         """Sends arrive at once, receives take their place in the queue."""
         wire = self._wire
         with wire.changed:
@@ -69,28 +69,28 @@ class Tap:
                     wire.mail[self._rank, peer, lane].append(wire.alter(sent) if wire.alter else sent.data)
                 self._next += 1
             wire.changed.notify_all()
-        return OK, first, ""
+        return OK, first, "", -1
 
-    def wait_all(self, tickets: Sequence[int], timeout_s: float) -> tuple[int, int, str]:
+    def wait_all(self, tickets: Sequence[int], timeout_s: float) -> tuple[int, str, int]:
         """Waits for the messages that belong to the receives among the tickets."""
         wire = self._wire
         deadline = time.monotonic() + timeout_s
-        for position, ticket in enumerate(tickets):
+        for ticket in tickets:
             if ticket not in self._receives:
                 continue
             way, index, address, size = self._receives.pop(ticket)
             with wire.changed:
                 while len(wire.mail[way]) <= index:
                     if wire.aborted:
-                        return ABORTED, position, "the wire was aborted"
+                        return ABORTED, "the wire was aborted", way[0]
                     left = deadline - time.monotonic()
                     if left <= 0:
-                        return TIMEOUT, position, f"nothing from rank {way[0]}"
+                        return TIMEOUT, f"nothing from rank {way[0]}", way[0]
                     wire.changed.wait(left)
                 data = wire.mail[way][index]
             assert len(data) <= size
             ctypes.memmove(address, data, len(data))
-        return OK, -1, ""
+        return OK, "", -1
 
     def abort(self) -> None:
         """Wakes everybody."""
