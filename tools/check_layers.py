@@ -15,8 +15,9 @@ MAY_SEE = {
     "codec": {"base", "transform"},
     "transport": {"base"},
     "collective": {"base", "codec", "transform", "transport"},
-    "comm": {"base", "codec", "transform", "transport", "collective"},
-    "capi": {"base", "codec", "transform", "transport", "collective", "comm", "gcomm"},
+    "gift": {"base", "codec", "transform", "transport", "collective"},
+    "comm": {"base", "codec", "transform", "transport", "collective", "gift"},
+    "capi": {"base", "codec", "transform", "transport", "collective", "gift", "comm", "gcomm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([a-z_0-9]+)/')
 SOURCES = {".h", ".hpp", ".cpp", ".inl", ".cu", ".cuh"}

@@ -1,0 +1,336 @@
+#include "gift/spectral.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/fp_env.h"
+#include "base/hash.h"
+#include "collective/plan.h"
+#include "gift/bytes.h"
+#include "gift/rows.h"
+
+namespace gcomm::gift {
+namespace {
+
+// Rounds of subspace iteration: from nothing, and where the last basis is a good start.
+constexpr int kColdRounds = 3;
+constexpr int kWarmRounds = 2;
+constexpr std::size_t kMostRank = 64;  // where the codec leaves the choice open
+constexpr std::size_t kLeastSide = 8;  // a matrix with fewer rows or columns goes direct
+
+std::shared_ptr<const codec::BlockCodec> side_codec(const codec::GiftSpec& gift, codec::Isa isa) {
+  codec::CodecSpec spec = codec::parse_spec("int8");
+  if (gift.side >= 0) spec.format = gift.side;
+  return codec::BlockCodec::make(spec, isa);
+}
+
+// The format of the rest, without what only a call gives it.
+std::shared_ptr<const codec::BlockCodec> plain_codec(codec::CodecSpec spec, codec::Isa isa) {
+  spec.gift = codec::GiftSpec();
+  spec.error_feedback = false;
+  return codec::BlockCodec::make(spec, isa);
+}
+
+std::unique_ptr<Basis> make_basis(const codec::GiftSpec& gift, std::uint64_t rows, std::uint64_t cols) {
+  if (!SpectralKey::has_basis(rows, cols)) return nullptr;
+  const std::uint64_t least = std::min(rows, cols);
+  const std::uint64_t most = gift.rank > 0 ? static_cast<std::uint64_t>(gift.rank) : kMostRank;
+  return std::make_unique<Basis>(rows, cols, std::min(most, gift.rank > 0 ? least - 1 : least / 2));
+}
+
+std::string number(double value) {
+  char text[32];
+  std::snprintf(text, sizeof text, "%.6g", value);
+  return text;
+}
+
+}  // namespace
+
+SpectralKey::SpectralKey(const codec::CodecSpec& spec, codec::Isa isa, std::uint64_t rows, std::uint64_t cols)
+    : spec_(spec),
+      gift_(spec.gift),
+      isa_(isa),
+      rows_(rows),
+      cols_(cols),
+      block_(plain_codec(spec, isa)),
+      side_block_(side_codec(spec.gift, isa)),
+      block_error_(format_error(*block_)),
+      side_error_(format_error(*side_block_)),
+      basis_(make_basis(spec.gift, rows, cols)) {
+  choice_.why = basis_ == nullptr ? "a matrix with fewer than 8 rows or columns" : "no reference yet";
+}
+
+bool SpectralKey::has_basis(std::uint64_t rows, std::uint64_t cols) {
+  return std::min(rows, cols) >= kLeastSide;
+}
+
+collective::KeyTransform::Path SpectralKey::path() const {
+  switch (choice_.way) {
+    case Choice::Way::kDirect:
+      return Path::kDirect;
+    case Choice::Way::kScale:
+      return Path::kWhole;
+    case Choice::Way::kSplit:
+      return Path::kSplit;
+    case Choice::Way::kRows:
+      return Path::kCoded;
+  }
+  return Path::kDirect;
+}
+
+collective::KeyTransform::Side SpectralKey::side(std::size_t index) const {
+  const SideMemory& memory = index == 0 ? p_ : s_;
+  Side side;
+  side.block = side_block_.get();
+  side.count = memory.input.size();
+  side.input = memory.input.data();
+  side.output = const_cast<float*>(memory.output.data());
+  side.wire = memory.wire.data();
+  return side;
+}
+
+void SpectralKey::choose_way() {
+  const Spectrum spectrum{rows_, cols_, basis_->singular_values(), basis_->squared_norm()};
+  choice_ = choose(spectrum, gift_, *block_, *side_block_, block_error_, side_error_, isa_);
+  if (choice_.way != Choice::Way::kDirect) adopt();
+  Fnv64 hash;
+  hash.number(basis_->digest()).number(static_cast<std::uint64_t>(choice_.way)).number(choice_.rank);
+  digest_ = hash.value();
+}
+
+void SpectralKey::adopt() {
+  coordinates_.set(*basis_, choice_.rank, gift_.alpha_eighths);
+  if (choice_.way == Choice::Way::kRows) {
+    if (row_codec_ == nullptr || row_codec_->rank() != choice_.rank) {
+      row_codec_ = std::make_unique<RowCodec>(spec_, isa_, block_, cols_, choice_.rank);
+    }
+    row_codec_->set_basis(coordinates_.v(), basis_->singular_values(), rows_);
+    return;
+  }
+  out_ = back_ = coordinates_.make_update();
+  if (scales()) return;
+  for (SideMemory* side : {&p_, &s_}) {
+    const std::size_t count = choice_.rank * (side == &p_ ? cols_ : rows_);
+    side->input.assign(count, 0.0f);
+    side->output.assign(count, 0.0f);
+    side->wire.assign(side_block_->max_encoded_bytes(count), 0);
+  }
+}
+
+// Keeps what was sent, and leaves in input what it is read as.
+void SpectralKey::encode_side(SideMemory& side) const {
+  codec::EncodeJob job;
+  job.src = side.input.data();
+  job.count = side.input.size();
+  job.dst = side.wire.data();
+  job.capacity = side.wire.size();
+  const std::size_t bytes = side_block_->encode(job).bytes;
+  side_block_->decode({side.wire.data(), bytes}, side.input.data(), DType::kF32, job.count);
+}
+
+void SpectralKey::prepare(const void* input, DType dtype, const float* residual, bool zero) {
+  const FpEnvironment environment;
+  MatrixView g;
+  g.data = input;
+  g.dtype = dtype;
+  g.rows = rows_;
+  g.cols = cols_;
+  g.addend = scales() ? nullptr : residual;  // a residual of scaled coordinates is added there
+  g.zero_nonfinite = zero;
+  coordinates_.project(g, isa_);
+  if (!zero && !coordinates_.finite()) {
+    // A NaN or an Inf stays where it is, instead of spreading over its row and column.
+    g.zero_nonfinite = true;
+    coordinates_.project(g, isa_);
+  }
+  if (scales()) {
+    coordinates_.damping_update(out_);
+    return;
+  }
+  std::vector<float>& left = coordinates_.left();
+  std::vector<float>& right = coordinates_.right();
+  if (!coordinates_.within(kMostCoordinate)) {
+    // Everything stays in the rest.
+    std::fill(left.begin(), left.end(), 0.0f);
+    std::fill(right.begin(), right.end(), 0.0f);
+  }
+  const std::size_t rank = choice_.rank;
+  const std::size_t width = coordinates_.width();
+  const std::size_t terms = out_.terms;
+  const float* u = coordinates_.u();
+  std::copy(left.begin(), left.begin() + static_cast<std::ptrdiff_t>(rank * cols_), p_.input.begin());
+  encode_side(p_);
+  // S = G V - U (P V), with the P that is sent.
+  const std::vector<double>& core = coordinates_.core(p_.input.data());
+  for (std::size_t i = 0; i < rows_; ++i) {
+    for (std::size_t c = 0; c < rank; ++c) {
+      double sum = right[i * width + c];
+      for (std::size_t k = 0; k < rank; ++k) sum -= double{u[i * width + k]} * core[k * rank + c];
+      s_.input[c * rows_ + i] = static_cast<float>(sum);
+    }
+  }
+  encode_side(s_);
+  // The rest is G - U P - S V^T.
+  for (std::size_t i = 0; i < rows_; ++i) {
+    for (std::size_t k = 0; k < rank; ++k) {
+      out_.l[i * terms + k] = -u[i * width + k];
+      out_.l[i * terms + width + k] = -s_.input[k * rows_ + i];
+    }
+  }
+  std::copy(p_.input.begin(), p_.input.end(), out_.r.begin());
+}
+
+void SpectralKey::sides_arrived() {
+  const std::size_t terms = back_.terms;
+  std::copy(p_.output.begin(), p_.output.end(), back_.r.begin());
+  for (std::size_t i = 0; i < rows_; ++i) {
+    for (std::size_t k = 0; k < choice_.rank; ++k)
+      back_.l[i * terms + coordinates_.width() + k] = s_.output[k * rows_ + i];
+  }
+}
+
+void SpectralKey::finish(const codec::BlockCodec& block, const std::vector<collective::EncodedRange>& ranges,
+                         void* output, DType dtype) {
+  const FpEnvironment environment;
+  // First the products of the whole sum, as many rows at a time as a few tiles hold.
+  constexpr std::size_t kAtOnce = 16 * codec::kTile;
+  coordinates_.clear();
+  std::size_t filled = 0;
+  std::size_t row = 0;
+  bool finite = true;
+  for (const collective::EncodedRange& range : ranges) {
+    std::size_t offset = 0;
+    for (std::size_t done = 0; done < range.count;) {
+      const std::size_t left = static_cast<std::size_t>(range.count) - done;
+      const std::size_t count = block.fixed_length() ? std::min(kAtOnce, left) : left;
+      const std::size_t bytes = block.fixed_length() ? block.max_encoded_bytes(count) : range.bytes.bytes;
+      if (rows_buffer_.size() < filled + count) rows_buffer_.resize(filled + count);
+      float* values = rows_buffer_.data() + filled;
+      block.decode({range.bytes.data + offset, bytes}, values, DType::kF32, count);
+      finite = finite && all_finite(values, count);
+      filled += count;
+      offset += bytes;
+      done += count;
+      MatrixView part;
+      part.data = rows_buffer_.data();
+      part.rows = filled / cols_;
+      part.cols = cols_;
+      part.zero_nonfinite = !finite;
+      if (part.rows == 0) continue;
+      coordinates_.add_rows(part, row, isa_);
+      row += part.rows;
+      const std::size_t used = part.rows * cols_;
+      std::memmove(rows_buffer_.data(), rows_buffer_.data() + used, (filled - used) * sizeof(float));
+      filled -= used;
+    }
+  }
+  coordinates_.raising_update(back_);
+  for (const collective::EncodedRange& range : ranges) {
+    auto* out = static_cast<std::uint8_t*>(output) + range.begin * dtype_size(dtype);
+    block.decode_mapped(range.bytes, out, dtype, static_cast<std::size_t>(range.count), *this, range.begin);
+  }
+}
+
+void SpectralKey::forward(std::uint64_t element, std::size_t count, float* x) const {
+  out_.apply(element, count, cols_, x, isa_);
+}
+
+void SpectralKey::inverse(std::uint64_t element, std::size_t count, float* x) const {
+  back_.apply(element, count, cols_, x, isa_);
+}
+
+void SpectralKey::weigh(float* residual, const Place& place, float factor) const {
+  const std::size_t granule = choice_.way == Choice::Way::kRows ? row_codec_->granule() : codec::kTile;
+  const std::uint64_t count = rows_ * cols_;
+  const std::uint64_t shard = collective::shard_length(count, place.ranks, granule);
+  const std::uint64_t begin = std::min(count, shard * static_cast<std::uint64_t>(place.rank));
+  for (std::uint64_t i = begin; i < std::min(count, begin + shard); ++i) residual[i] *= factor;
+}
+
+void SpectralKey::weigh_as_input(float* residual, const Place& place) const {
+  weigh(residual, place, place.divisor);
+}
+
+void SpectralKey::weigh_as_sum(float* residual, const Place& place) const {
+  weigh(residual, place, 1.0f / place.divisor);
+}
+
+bool SpectralKey::learn(const void* reduced, DType dtype, bool owner) {
+  const bool cold = basis_ != nullptr && basis_->rank() == 0;
+  const bool due = cold || calls_ % static_cast<std::uint32_t>(gift_.refresh) == 0;
+  ++calls_;
+  if (basis_ == nullptr || !due) return false;
+  if (gift_.broadcast_basis && !owner) return true;
+  const FpEnvironment environment;
+  MatrixView g;
+  g.data = reduced;
+  g.dtype = dtype;
+  g.rows = rows_;
+  g.cols = cols_;
+  return basis_->update(g, cold ? kColdRounds : kWarmRounds, isa_) || gift_.broadcast_basis;
+}
+
+std::size_t SpectralKey::shared_bytes() const {
+  return gift_.broadcast_basis && basis_ != nullptr ? basis_->saved_bytes() : 0;
+}
+
+void SpectralKey::settle(float* residual, const Place& place) {
+  const FpEnvironment environment;
+  if (residual != nullptr) {
+    weigh_as_input(residual, place);
+    if (scales()) coordinates_.raise(residual, out_, isa_);
+  }
+  choose_way();
+  if (residual != nullptr) {
+    if (scales()) coordinates_.damp(residual, out_, isa_);
+    weigh_as_sum(residual, place);
+  }
+}
+
+std::string SpectralKey::report() const {
+  static constexpr const char* kWays[] = {"direct", "scale", "split", "rows"};
+  std::string text = "{\"geometry\":\"spectral\",\"rows\":" + std::to_string(rows_) +
+                     ",\"cols\":" + std::to_string(cols_) + ",\"path\":\"" +
+                     kWays[static_cast<int>(choice_.way)] + "\",\"rank\":" + std::to_string(choice_.rank) +
+                     ",\"calls\":" + std::to_string(calls_) + ",\"why\":\"" + choice_.why + "\"";
+  if (basis_ != nullptr && basis_->rank() > 0) {
+    text += ",\"predicted_error\":" + number(choice_.predicted) +
+            ",\"direct_error\":" + number(choice_.direct) + ",\"bits\":" + number(choice_.bits) +
+            ",\"direct_bits\":" + number(choice_.direct_bits);
+  }
+  return text + "}";
+}
+
+void SpectralKey::save(std::vector<std::uint8_t>& out) const {
+  put(out, &calls_, 1);
+  const std::uint32_t way = static_cast<std::uint32_t>(choice_.way);
+  put(out, &way, 1);
+  put(out, &choice_.rank, 1);
+  if (basis_ == nullptr) return;
+  std::vector<std::uint8_t> basis(basis_->saved_bytes());
+  basis_->save(basis.data());
+  put(out, basis.data(), basis.size());
+}
+
+void SpectralKey::load(const std::uint8_t* data, std::size_t bytes) {
+  Fields in(data, bytes);
+  std::uint32_t calls = 0;
+  in.get(&calls, 1);
+  std::uint32_t way = 0;
+  in.get(&way, 1);
+  std::uint32_t rank = 0;
+  in.get(&rank, 1);
+  std::unique_ptr<Basis> basis = make_basis(gift_, rows_, cols_);
+  if (basis != nullptr) basis->load(in.take(basis->saved_bytes()), basis->saved_bytes());
+  in.done();
+  basis_ = std::move(basis);
+  calls_ = calls;
+  choice_ = Choice();
+  digest_ = 0;
+  if (basis_ == nullptr || basis_->rank() == 0) return;
+  choose_way();
+  if (static_cast<std::uint32_t>(choice_.way) != way || choice_.rank != rank) Fields::broken();
+}
+
+}  // namespace gcomm::gift
