@@ -22,8 +22,8 @@ enum class Code : int {
   kUnsupported = 9,  // valid, but not built or not offered here
   kNoMemory = 10,
   kInternal = 11,
-  kNonFinite = 12,   // nonfinite=raise and a NaN or Inf was seen on some rank
-  kPending = 13,     // not an error: the work has not completed yet
+  kNonFinite = 12,  // nonfinite=raise and a NaN or Inf was seen on some rank
+  kPending = 13,    // not an error: the work has not completed yet
 };
 
 class Error : public std::runtime_error {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <cstring>
 #include <string>
+#include <utility>
 
 #include "base/error.h"
 #include "base/fp_env.h"
@@ -16,6 +17,13 @@ namespace {
 
 struct alignas(64) TileBuffer {
   float value[kTile];
+};
+
+// Tiles that a map gets at once: some rows of a wide matrix, so that it need not fetch its factors for each.
+constexpr std::size_t kMappedTiles = 4;
+
+struct alignas(64) MappedBuffer {
+  float value[kMappedTiles * kTile];
 };
 
 // What encoding one tile needs besides its values.
@@ -49,6 +57,8 @@ class TileCodec final : public BlockCodec {
   EncodeResult encode(const EncodeJob& job) const override;
   void decode(Encoded in, void* dst, DType dtype, std::size_t count) const override;
   void decode_streaming(Encoded in, void* dst, DType dtype, std::size_t count) const override;
+  void decode_mapped(Encoded in, void* dst, DType dtype, std::size_t count, const TileMap& map,
+                     std::uint64_t element) const override;
   void decode_accumulate(Encoded in, float* acc, std::size_t count) const override;
   EncodeResult reduce_encode(const ReduceJob& job) const override;
 
@@ -113,14 +123,79 @@ Ahead next_tile(const void* src, DType dtype, std::size_t done, std::size_t tota
   return {reinterpret_cast<const char*>(at), kTile * dtype_size(dtype)};
 }
 
-void fill_up(TileBuffer& buffer, std::size_t count) {
-  std::fill(buffer.value + count, buffer.value + kTile, 0.0f);
+// The rest of the last tile.
+void fill_up(float* values, std::size_t count) {
+  std::fill(values + count, values + (count + kTile - 1) / kTile * kTile, 0.0f);
 }
 
-void load_tile(const ElementDriver& elements, const void* src, std::size_t count, TileBuffer& buffer) {
-  elements.load(src, count, buffer.value);
-  fill_up(buffer, count);
-}
+// A range's values tile by tile: read where they lie if that is possible, else loaded, their non-finite ones
+// replaced by zero if so asked, and mapped.
+class Source {
+ public:
+  Source(const Driver& driver, const void* src, DType dtype, std::size_t total, const TileMap* map,
+         std::uint64_t element, bool zero)
+      : driver_(driver),
+        elements_(driver.elements[element_index(dtype)]),
+        src_(src),
+        dtype_(dtype),
+        total_(total),
+        map_(map),
+        element_(element),
+        zero_(zero),
+        in_place_(dtype == DType::kF32 && map == nullptr && !zero && is_aligned(src, alignof(float))) {}
+
+  // kTile floats, those past `count` +0. Good until the next tile is asked for.
+  const float* tile(std::size_t done, std::size_t count) {
+    if (in_place_ && count == kTile) {
+      return reinterpret_cast<const float*>(element_at(src_, dtype_, done));
+    }
+    if (map_ == nullptr) {
+      load(done, count);
+      return buffer_.value;
+    }
+    constexpr std::size_t kGroup = kMappedTiles * kTile;
+    if (done % kGroup == 0) {
+      const std::size_t length = std::min(kGroup, total_ - done);
+      load(done, length);
+      map_->forward(element_ + done, length, buffer_.value);
+      fill_up(buffer_.value, length);
+    }
+    return buffer_.value + done % kGroup;
+  }
+
+  // Whether zeros took the place of something since the last look.
+  bool zeroed() { return std::exchange(zeroed_, false); }
+
+  // Whether the elements themselves, unmapped, hold a NaN or an Inf.
+  bool has_nonfinite(std::size_t done, std::size_t count) const {
+    TileBuffer own;
+    elements_.load(element_at(src_, dtype_, done), count, own.value);
+    fill_up(own.value, count);
+    return driver_.has_nonfinite(own.value, count);
+  }
+
+ private:
+  void load(std::size_t done, std::size_t count) {
+    elements_.load(element_at(src_, dtype_, done), count, buffer_.value);
+    fill_up(buffer_.value, count);
+    if (zero_ && driver_.has_nonfinite(buffer_.value, count)) {
+      driver_.zero_nonfinite(buffer_.value, count);
+      zeroed_ = true;
+    }
+  }
+
+  const Driver& driver_;
+  const ElementDriver& elements_;
+  const void* src_;
+  const DType dtype_;
+  const std::size_t total_;
+  const TileMap* map_;
+  const std::uint64_t element_;
+  const bool zero_;
+  const bool in_place_;
+  bool zeroed_ = false;
+  MappedBuffer buffer_;
+};
 
 bool TileCodec::encode_values(const float* x, std::size_t count, const TileTask& task, float* keep) const {
   if (!careful_ && keep != nullptr) {
@@ -157,7 +232,7 @@ bool TileCodec::encode_tile(const float* x, const TileTask& task, float* keep) c
   TileBuffer coded;
   if (hadamard()) {
     driver_.hadamard(x, coded.value, length, spec().hadamard_size, signs_.data());
-    fill_up(coded, length);
+    fill_up(coded.value, length);
   }
   const bool special = encode_values(hadamard() ? coded.value : x, length, task, nullptr);
   if (task.residual != nullptr) {
@@ -180,12 +255,10 @@ void TileCodec::decode_tile(const std::uint8_t* src, std::size_t count, float* o
 
 EncodeResult TileCodec::encode(const EncodeJob& job) const {
   const FpEnvironment environment;
-  const ElementDriver& elements = driver_.elements[element_index(job.dtype)];
   check_capacity(job.capacity, job.count);
   const bool zero = spec().nonfinite == NonFinite::kZero;
-  const bool floats = job.dtype == DType::kF32 && is_aligned(job.src, alignof(float));
+  Source source(driver_, job.src, job.dtype, job.count, job.map, job.position.element, zero);
   EncodeResult result;
-  TileBuffer buffer;
   for (std::size_t done = 0; done < job.count; done += kTile) {
     TileTask task;
     task.count = std::min(kTile, job.count - done);
@@ -194,20 +267,12 @@ EncodeResult TileCodec::encode(const EncodeJob& job) const {
     task.position.element += done;
     task.dst = job.dst + result.bytes;
     task.ahead = next_tile(job.src, job.dtype, done, job.count);
-    const std::uint8_t* src = element_at(job.src, job.dtype, done);
-    const float* x = reinterpret_cast<const float*>(src);
-    if (!floats || zero || task.count < kTile) {
-      load_tile(elements, src, task.count, buffer);
-      x = buffer.value;
-    }
-    bool special = zero && driver_.has_nonfinite(x, task.count);
-    if (special) {
-      driver_.zero_nonfinite(buffer.value, task.count);
-    }
-    // A residual is finite and a transform spreads a NaN or an Inf to its whole group, so none is overlooked;
-    // but sums inside the transform can overflow.
+    const float* x = source.tile(done, task.count);
+    bool special = source.zeroed();
+    // A residual is finite and a transform spreads a NaN or an Inf at least to its own place, so none is
+    // overlooked; but sums inside a transform can overflow.
     if (encode_tile(x, task, nullptr) && !zero) {
-      special = !hadamard() || driver_.has_nonfinite(x, task.count);
+      special = (!hadamard() && job.map == nullptr) || source.has_nonfinite(done, task.count);
     }
     result.nonfinite |= special;
     result.bytes += layout_.tile_bytes(padded(task.count));
@@ -244,6 +309,26 @@ void TileCodec::decode_range(Encoded in, void* dst, DType dtype, std::size_t cou
       elements.store(buffer.value, length, out);
     }
     src += layout_.tile_bytes(padded(length));
+  }
+}
+
+void TileCodec::decode_mapped(Encoded in, void* dst, DType dtype, std::size_t count, const TileMap& map,
+                              std::uint64_t element) const {
+  const FpEnvironment environment;
+  const ElementDriver& elements = driver_.elements[element_index(dtype)];
+  check_encoded(in, count);
+  const std::uint8_t* src = in.data;
+  MappedBuffer buffer;
+  for (std::size_t done = 0; done < count; done += kMappedTiles * kTile) {
+    const std::size_t group = std::min(kMappedTiles * kTile, count - done);
+    for (std::size_t tile = 0; tile < group; tile += kTile) {
+      const std::size_t length = std::min(kTile, group - tile);
+      decode_tile(src, length, buffer.value + tile);
+      src += layout_.tile_bytes(padded(length));
+    }
+    map.inverse(element + done, group, buffer.value);
+    elements.overflow(buffer.value, group);
+    elements.store(buffer.value, group, element_at(dst, dtype, done));
   }
 }
 
@@ -316,9 +401,9 @@ EncodeResult TileCodec::reduce_encode(const ReduceJob& job) const {
     check_capacity(job.capacity, job.count);
   }
   const bool zero = spec().nonfinite == NonFinite::kZero;
-  const bool floats = job.dtype == DType::kF32;
+  const bool in_place = job.dtype == DType::kF32 && job.map == nullptr && is_aligned(job.out, alignof(float));
+  Source source(driver_, job.own, job.dtype, job.count, job.map, job.position.element, zero);
   EncodeResult result;
-  TileBuffer loaded;
   TileBuffer sum;
   TileBuffer buffer;
   std::size_t offset = 0;
@@ -330,40 +415,39 @@ EncodeResult TileCodec::reduce_encode(const ReduceJob& job) const {
     task.position.element += done;
     task.dst = job.dst + offset;
     task.ahead = next_tile(job.own, job.dtype, done, job.count);
-    const bool whole = floats && task.count == kTile;
 
-    const std::uint8_t* source = element_at(job.own, job.dtype, done);
-    const float* own = reinterpret_cast<const float*>(source);
-    if (!whole || zero || !is_aligned(job.own, alignof(float))) {
-      load_tile(elements, source, task.count, loaded);
-      own = loaded.value;
-    }
-    bool own_special = zero && driver_.has_nonfinite(own, task.count);
-    if (own_special) {
-      driver_.zero_nonfinite(loaded.value, task.count);
-    }
+    const float* own = source.tile(done, task.count);
+    bool own_special = source.zeroed();
     sum_tile(job, own, task.count, offset, sum.value);
     if (job.divisor != 1.0f) {
       driver_.divide(sum.value, task.count, job.divisor);
     }
-    elements.overflow(sum.value, task.count);
-    fill_up(sum, task.count);
+    if (job.map == nullptr) {
+      elements.overflow(sum.value, task.count);
+    }
+    fill_up(sum.value, task.count);
 
-    std::uint8_t* out = element_at(job.out, job.dtype, done);
+    const bool direct = in_place && job.out != nullptr && task.count == kTile;
+    float* decoded = direct ? reinterpret_cast<float*>(element_at(job.out, job.dtype, done)) : buffer.value;
     if (encodes) {
-      const bool direct = whole && is_aligned(job.out, alignof(float));
-      float* decoded = direct ? reinterpret_cast<float*>(out) : buffer.value;
-      if (encode_tile(sum.value, task, decoded)) {
+      if (encode_tile(sum.value, task, job.out == nullptr ? nullptr : decoded)) {
         // A finite sum had finite inputs; this one may have overflowed.
-        own_special |= driver_.has_nonfinite(own, task.count);
-        decode_tile(task.dst, task.count, decoded);
-      }
-      if (!direct) {
-        elements.store(decoded, task.count, out);
+        own_special |= !zero && source.has_nonfinite(done, task.count);
+        if (job.out != nullptr) {
+          decode_tile(task.dst, task.count, decoded);
+        }
       }
     } else {
-      own_special |= driver_.has_nonfinite(sum.value, task.count) && driver_.has_nonfinite(own, task.count);
-      elements.store(sum.value, task.count, out);
+      own_special |=
+          !zero && driver_.has_nonfinite(sum.value, task.count) && source.has_nonfinite(done, task.count);
+      decoded = sum.value;
+    }
+    if (job.out != nullptr && job.map != nullptr) {
+      job.map->inverse(task.position.element, task.count, decoded);
+      elements.overflow(decoded, task.count);
+    }
+    if (job.out != nullptr && !(direct && encodes)) {
+      elements.store(decoded, task.count, element_at(job.out, job.dtype, done));
     }
     result.nonfinite |= own_special;
     offset += layout_.tile_bytes(padded(task.count));

@@ -22,8 +22,24 @@ enum class ScaleRule : std::uint8_t { kAbsMax, kSearch };
 enum class NonFinite : std::uint8_t { kPropagate, kRaise, kZero };
 enum class TransformKind : std::uint8_t { kIdentity, kHadamard };
 
+// docs/gift.md. What a key learns and how it is used; the codec room only reads and writes it.
+struct GiftSpec {
+  enum class Geometry : std::uint8_t { kSpectral, kFactored, kElementwise };
+  enum class Mode : std::uint8_t { kAuto, kScale, kSplit, kRows };
+
+  bool on = false;
+  Geometry geometry = Geometry::kSpectral;
+  Mode mode = Mode::kAuto;
+  int rank = 0;           // 0: chosen from the spectrum
+  int refresh = 10;       // calls
+  int alpha_eighths = 3;  // d_i = (s_rest / s_i)^alpha, scale mode
+  int side = -1;          // format of the coordinates sent apart, index into formats(); -1: by mode
+  bool broadcast_basis = false;
+};
+
 struct CodecSpec {
   int format = 0;  // index into formats()
+  GiftSpec gift;
   TransformKind transform = TransformKind::kIdentity;
   int hadamard_size = 64;
   Rounding rounding = Rounding::kNearest;
@@ -71,10 +87,20 @@ struct EncodeResult {
   bool nonfinite = false;  // the range held a NaN or an Inf (before any policy)
 };
 
+// A linear map between a tensor's elements and what is coded in their place (GIFT). Both work in place on a few
+// tiles at a time, x being the elements [element, element + count) of the tensor, element a multiple of kTile.
+class TileMap {
+ public:
+  virtual ~TileMap() = default;
+  virtual void forward(std::uint64_t element, std::size_t count, float* x) const = 0;
+  virtual void inverse(std::uint64_t element, std::size_t count, float* x) const = 0;
+};
+
 struct EncodeJob {
   const void* src = nullptr;
   DType dtype = DType::kF32;
   std::size_t count = 0;
+  const TileMap* map = nullptr;  // may be null; takes its place in the tensor from position.element
   // Error feedback, or null: src + residual is encoded, and what was lost is left in residual (count floats).
   float* residual = nullptr;
   StreamPosition position;
@@ -100,12 +126,13 @@ struct ReduceJob {
   int ranks = 0;
   int own_rank = 0;
   std::size_t count = 0;
+  const TileMap* map = nullptr;  // may be null; else arrivals, sum and residual are of mapped values
   float divisor = 1.0f;
   float* residual = nullptr;
   StreamPosition position;
   std::uint8_t* dst = nullptr;  // null: out takes the sum itself, not encoded (reduce_scatter)
   std::size_t capacity = 0;
-  void* out = nullptr;  // may be own
+  void* out = nullptr;  // may be own; may be null where dst is not
 };
 
 class BlockCodec {
@@ -117,6 +144,8 @@ class BlockCodec {
   const CodecSpec& spec() const noexcept { return spec_; }
   const FormatInfo& format() const { return formats()[static_cast<std::size_t>(spec_.format)]; }
   Isa isa() const noexcept { return isa_; }
+  // What a cut of a tensor must be a multiple of, in elements: whatever is coded together.
+  virtual std::size_t granule() const { return kTile; }
   // Whether a range's encoded length follows from its count.
   virtual bool fixed_length() const { return format().fixed_length; }
 
@@ -127,6 +156,10 @@ class BlockCodec {
   // These throw Error(kCodec) for a length that cannot be right; any bytes of the right length decode to
   // something without reading or writing out of bounds. A finite value beyond dtype saturates.
   virtual void decode(Encoded in, void* dst, DType dtype, std::size_t count) const = 0;
+  // decode(), then map.inverse(); `element` is the place of the range in its tensor. Here a value beyond dtype
+  // becomes Inf, since only now it shows that the sum was.
+  virtual void decode_mapped(Encoded in, void* dst, DType dtype, std::size_t count, const TileMap& map,
+                             std::uint64_t element) const;
   // decode() for a piece of an output of kStreamBytes or more, which no cache will keep: the values are written
   // past the caches. (decode() does so by itself when it is given that much at once.)
   virtual void decode_streaming(Encoded in, void* dst, DType dtype, std::size_t count) const {

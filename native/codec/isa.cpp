@@ -43,6 +43,10 @@ Isa best_isa() {
   return Isa::kScalar;
 }
 
+void BlockCodec::decode_mapped(Encoded, void*, DType, std::size_t, const TileMap&, std::uint64_t) const {
+  throw Error(Code::kInternal, std::string(format().name) + " here decodes no mapped values");
+}
+
 const Driver& need_driver(Isa isa) {
   const Driver* driver = find_driver(isa);
   if (driver == nullptr) {

@@ -1,5 +1,7 @@
 // Codec text: "[transform+]format[:option=value]...".
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <string>
 #include <system_error>
 
@@ -11,7 +13,9 @@ namespace gcomm::codec {
 namespace {
 
 constexpr std::string_view kOptions =
-    "size (with hadamard), rounding, scale (mxfp4 and nvfp4), nonfinite, ef, crc, min_bytes, seed";
+    "size (with hadamard), rounding, scale (mxfp4 and nvfp4), nonfinite, ef, crc, min_bytes, seed, and with "
+    "gift: "
+    "geometry, mode, rank, refresh, alpha, side, broadcast_basis";
 
 [[noreturn]] void refuse(std::string_view text, const std::string& why) {
   throw Error(Code::kCodec, "codec '" + std::string(text) + "': " + why);
@@ -73,8 +77,96 @@ int choice(std::string_view text, std::string_view option, std::string_view valu
 constexpr const char* kRoundings[] = {"nearest", "stochastic"};
 constexpr const char* kScaleRules[] = {"absmax", "search"};
 constexpr const char* kNonFinite[] = {"propagate", "raise", "zero"};
+constexpr const char* kGeometries[] = {"spectral", "factored", "elementwise"};
+constexpr const char* kModes[] = {"auto", "scale", "split", "rows"};
+constexpr const char* kAlphas[] = {"0.125", "0.25", "0.375", "0.5", "0.625", "0.75", "0.875", "1"};
+constexpr const char* kSides[] = {"bf16", "fp16", "fp8_e4m3", "int8", "int6", "int4"};
+
+int whole_number(std::string_view text, std::string_view name, std::string_view value, int least, int most) {
+  const int n = number<int>(text, name, value);
+  if (n < least || n > most) {
+    refuse(text, std::string(name) + "=" + std::string(value) + ": expected " + std::to_string(least) + " to " +
+                     std::to_string(most));
+  }
+  return n;
+}
+
+// Whether the option is one of gift's.
+bool set_gift_option(std::string_view text, std::string_view name, std::string_view value, GiftSpec& gift) {
+  constexpr std::string_view kNames[] = {"geometry", "mode", "rank",           "refresh",
+                                         "alpha",    "side", "broadcast_basis"};
+  if (std::find(std::begin(kNames), std::end(kNames), name) == std::end(kNames)) {
+    return false;
+  }
+  if (!gift.on) {
+    refuse(text, std::string(name) + " belongs to the gift transform");
+  }
+  if (name == "geometry") {
+    gift.geometry = static_cast<GiftSpec::Geometry>(choice(text, name, value, kGeometries));
+  } else if (name == "mode") {
+    gift.mode = static_cast<GiftSpec::Mode>(choice(text, name, value, kModes));
+  } else if (name == "rank") {
+    gift.rank = value == "auto" ? 0 : whole_number(text, name, value, 1, 256);
+  } else if (name == "refresh") {
+    gift.refresh = whole_number(text, name, value, 1, 1 << 30);
+  } else if (name == "alpha") {
+    gift.alpha_eighths = 1 + choice(text, name, value, kAlphas);
+  } else if (name == "side") {
+    gift.side = find_format(text, kSides[choice(text, name, value, kSides)]);
+  } else {
+    gift.broadcast_basis = flag(text, name, value);
+  }
+  return true;
+}
+
+// Of options that say nothing without another one.
+void check_gift(std::string_view text, const GiftSpec& gift) {
+  const GiftSpec plain;
+  const bool spectral = gift.geometry == GiftSpec::Geometry::kSpectral;
+  if (!spectral && (gift.mode != plain.mode || gift.rank != plain.rank || gift.side != plain.side ||
+                    gift.alpha_eighths != plain.alpha_eighths || gift.broadcast_basis)) {
+    refuse(text, "mode, rank, alpha, side and broadcast_basis belong to geometry=spectral");
+  }
+  if (gift.mode == GiftSpec::Mode::kScale && gift.side != plain.side) {
+    refuse(text, "side belongs to mode=split and mode=rows");
+  }
+  if ((gift.mode == GiftSpec::Mode::kSplit || gift.mode == GiftSpec::Mode::kRows) &&
+      gift.alpha_eighths != plain.alpha_eighths) {
+    refuse(text, "alpha belongs to mode=scale");
+  }
+}
+
+std::string gift_text(const GiftSpec& gift) {
+  const GiftSpec plain;
+  std::string out;
+  if (gift.geometry != plain.geometry) {
+    out += std::string(":geometry=") + kGeometries[static_cast<int>(gift.geometry)];
+  }
+  if (gift.mode != plain.mode) {
+    out += std::string(":mode=") + kModes[static_cast<int>(gift.mode)];
+  }
+  if (gift.rank != plain.rank) {
+    out += ":rank=" + std::to_string(gift.rank);
+  }
+  if (gift.refresh != plain.refresh) {
+    out += ":refresh=" + std::to_string(gift.refresh);
+  }
+  if (gift.alpha_eighths != plain.alpha_eighths) {
+    out += std::string(":alpha=") + kAlphas[gift.alpha_eighths - 1];
+  }
+  if (gift.side != plain.side) {
+    out += std::string(":side=") + formats()[static_cast<std::size_t>(gift.side)].name;
+  }
+  if (gift.broadcast_basis) {
+    out += ":broadcast_basis=1";
+  }
+  return out;
+}
 
 void set_option(std::string_view text, std::string_view name, std::string_view value, CodecSpec& spec) {
+  if (set_gift_option(text, name, value, spec.gift)) {
+    return;
+  }
   if (name == "size") {
     if (spec.transform != TransformKind::kHadamard) {
       refuse(text, "size belongs to the hadamard transform");
@@ -113,12 +205,17 @@ CodecSpec parse_spec(std::string_view text) {
   std::string_view rest = text;
   std::string_view head = take_until(rest, ':');
   const bool has_options = head.size() < text.size();
-  if (head.find('+') != std::string_view::npos) {
+  while (head.find('+') != std::string_view::npos) {
     const std::string_view transform = take_until(head, '+');
-    if (transform != "hadamard") {
-      refuse(text, "unknown transform " + quoted(transform) + "; expected hadamard");
+    if (transform == "gift" && !spec.gift.on && spec.transform == TransformKind::kIdentity) {
+      spec.gift.on = true;
+    } else if (transform == "hadamard" && spec.transform == TransformKind::kIdentity) {
+      spec.transform = TransformKind::kHadamard;
+    } else if (transform == "gift" || transform == "hadamard") {
+      refuse(text, "transforms are hadamard, gift, or gift+hadamard, in this order");
+    } else {
+      refuse(text, "unknown transform " + quoted(transform) + "; expected hadamard or gift");
     }
-    spec.transform = TransformKind::kHadamard;
   }
   spec.format = find_format(text, head);
   std::string seen = ":";  // ":name:name:"
@@ -139,11 +236,15 @@ CodecSpec parse_spec(std::string_view text) {
       break;
     }
   }
+  check_gift(text, spec.gift);
   return spec;
 }
 
 std::string CodecSpec::text() const {
   std::string out;
+  if (gift.on) {
+    out += "gift+";
+  }
   if (transform == TransformKind::kHadamard) {
     out += "hadamard+";
   }
@@ -151,6 +252,7 @@ std::string CodecSpec::text() const {
   if (transform == TransformKind::kHadamard && hadamard_size != 64) {
     out += ":size=" + std::to_string(hadamard_size);
   }
+  out += gift_text(gift);
   if (rounding != Rounding::kNearest) {
     out += std::string(":rounding=") + kRoundings[static_cast<int>(rounding)];
   }

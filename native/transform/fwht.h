@@ -74,7 +74,8 @@ struct Fwht {
     }
   }
 
-  // Strides from kLanes to 32: between vectors. A recursion, so that every index is a constant and v stays in registers.
+  // Strides from kLanes to 32: between vectors. A recursion, so that every index is a constant and v stays in
+  // registers.
   template <std::size_t stride>
   static GCOMM_HD void across(F* v) {
     if constexpr (stride < kVectors) {

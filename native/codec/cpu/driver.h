@@ -1,9 +1,9 @@
 // What one instruction set offers: plain functions on tiles, so that nothing but loops is compiled with its
 // flags.
 //
-// Tiles are at most kTile elements. Where a function reads x as floats, kTile floats are readable and those
-// past `count` are +0; where it writes floats, kTile floats are writable, and those past `count` get anything.
-// Encoded bytes are read and written to their exact length.
+// Tiles are at most kTile elements; what no format is involved in takes any number. Where a function reads x as
+// floats, kTile floats are readable and those past `count` are +0; where it writes floats, kTile floats are
+// writable, and those past `count` get anything. Encoded bytes are read and written to their exact length.
 #pragma once
 
 #include <cstddef>
