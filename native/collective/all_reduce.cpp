@@ -1,5 +1,6 @@
 // The direct two-phase algorithm, and the exchange of small tensors as they are.
 #include <algorithm>
+#include <cstring>
 
 #include "collective/frame.h"
 
@@ -32,7 +33,7 @@ class RawExchange {
       const Timer timer(frame_.stats().encode_s);
       PayloadWriter out(coding_, exchange_.payload(0), exchange_.payload_capacity(), 0);
       for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
-        const TensorArg& tensor = frame_.call().tensors[piece->tensor];
+        const TensorArg& tensor = *frame_.items[piece->item].tensor;
         out.add(tensor, at(tensor.input, piece->begin, coding_.item), piece->count, piece->begin);
       }
       exchange_.seal(0, out.header(kToOwners, chunk));
@@ -56,7 +57,7 @@ class RawExchange {
     std::vector<const void*>& inputs = frame_.raw_inputs;
     inputs.resize(static_cast<std::size_t>(frame_.size()));
     for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
-      const TensorArg& tensor = call.tensors[piece->tensor];
+      const TensorArg& tensor = *frame_.items[piece->item].tensor;
       inputs[static_cast<std::size_t>(frame_.rank())] = at(tensor.input, piece->begin, coding_.item);
       for (std::size_t i = 0; i < exchange_.peers().size(); ++i) {
         inputs[static_cast<std::size_t>(messages[i].peer)] = frame_.readers[i].next(piece->count).data;
@@ -107,7 +108,7 @@ class TwoPhases {
       exchange_.begin_step();
       if (step < chunks) send(step);
       if (step >= ahead && step - ahead < chunks) reduce(step - ahead);
-      if (step >= 2 * ahead) receive(step - 2 * ahead);
+      if (step >= 2 * ahead) receive(step - 2 * ahead, ahead);
     }
   }
 
@@ -119,22 +120,46 @@ class TwoPhases {
     }
     return n;
   }
+  // That have an entry in the length table, where there is one.
   std::size_t pieces(std::uint32_t chunk, int owner) const {
     std::size_t n = 0;
     for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
-      n += plan_.size_in_shard(*piece, owner) > 0 ? 1 : 0;
+      if (item_of(*piece).coding.has_table() && plan_.size_in_shard(*piece, owner) > 0) ++n;
     }
     return n;
   }
   // The first message of phase 1 goes to everybody: it carries the agreement.
   bool to_owner(std::uint32_t chunk, int owner) const { return chunk == 0 || elements(chunk, owner) > 0; }
   std::uint64_t start(const Piece& piece, int owner) const {
-    return plan_.shard[piece.tensor] * static_cast<std::uint64_t>(owner) + piece.begin;
+    return plan_.shard[piece.item] * static_cast<std::uint64_t>(owner) + piece.begin;
+  }
+
+  const Item& item_of(const Piece& piece) const { return frame_.items[piece.item]; }
+  // Elements that only encoding put there.
+  std::uint64_t extra(std::uint32_t chunk, int owner) const {
+    std::uint64_t n = 0;
+    for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
+      if (item_of(*piece).role == Item::Role::kSide) n += plan_.size_in_shard(*piece, owner);
+    }
+    return n;
+  }
+
+  // The transforms of tensors that begin in this chunk read their inputs.
+  void prepare(std::uint32_t chunk) {
+    for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
+      const Item& item = item_of(*piece);
+      if (!item.opens_tensor || piece->begin > 0) continue;
+      const TensorArg& tensor = *item.tensor;
+      const bool zero = coding_.block->spec().nonfinite == codec::NonFinite::kZero;
+      item.transform()->prepare(tensor.input, coding_.dtype,
+                                feedback_ ? tensor.state->residual.data() : nullptr, zero);
+    }
   }
 
   void send(std::uint32_t chunk) {
     {
       const Timer timer(frame_.stats().encode_s);
+      prepare(chunk);
       for (std::size_t i = 0; i < exchange_.peers().size(); ++i) {
         const int owner = exchange_.peers()[i];
         if (to_owner(chunk, owner)) encode(chunk, owner, i);
@@ -148,12 +173,17 @@ class TwoPhases {
     for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
       const std::uint64_t count = plan_.size_in_shard(*piece, owner);
       if (count == 0) continue;
-      const TensorArg& tensor = frame_.call().tensors[piece->tensor];
+      const Item& item = item_of(*piece);
       const std::uint64_t begin = start(*piece, owner);
-      out.add(tensor, at(tensor.input, begin, coding_.item), count, begin);
+      out.use(item.coding);
+      if (item.wire != nullptr) {
+        out.add_encoded(item.wire, count, begin);
+      } else {
+        out.add(*item.tensor, at(item.input, begin, item.coding.item), count, begin, item.map());
+      }
     }
     frame_.stats().nonfinite = frame_.stats().nonfinite || out.nonfinite();
-    exchange_.seal(index, out.header(kToOwners, chunk));
+    exchange_.seal(index, out.header(kToOwners, chunk), extra(chunk, owner));
     exchange_.send(owner, index);
   }
 
@@ -180,7 +210,7 @@ class TwoPhases {
       exchange_.release();
       frame_.stats().nonfinite = frame_.stats().nonfinite || out.nonfinite();
       if (count > 0) {
-        exchange_.seal(index, out.header(kFromOwners, chunk));
+        exchange_.seal(index, out.header(kFromOwners, chunk), extra(chunk, own));
         exchange_.send_to_all(index);
       }
     }
@@ -189,51 +219,118 @@ class TwoPhases {
   }
 
   void reduce(const Piece& piece, const Incoming* messages, PayloadWriter& out) {
-    const TensorArg& tensor = frame_.call().tensors[piece.tensor];
+    const Item& item = item_of(piece);
     const std::uint64_t begin = start(piece, frame_.rank());
     codec::ReduceJob job;
     job.count = plan_.size_in_shard(piece, frame_.rank());
     frame_.arrivals.resize(static_cast<std::size_t>(frame_.size()));
     for (std::size_t i = 0; i < exchange_.peers().size(); ++i) {
-      frame_.arrivals[static_cast<std::size_t>(messages[i].peer)] = frame_.readers[i].next(job.count);
+      PayloadReader& reader = frame_.readers[i];
+      reader.use(item.coding);
+      frame_.arrivals[static_cast<std::size_t>(messages[i].peer)] = reader.next(job.count);
     }
-    job.own = at(tensor.input, begin, coding_.item);
-    job.dtype = coding_.dtype;
+    job.own = at(item.input, begin, item.coding.item);
+    job.dtype = item.coding.dtype;
+    job.map = item.map();
     job.arrivals = frame_.arrivals.data();
     job.ranks = frame_.size();
     job.own_rank = frame_.rank();
     job.divisor = frame_.divisor();
-    if (feedback_) job.residual = tensor.state->residual.data() + begin;
-    job.position = {begin, tensor.call_number, tensor.sum_stream};
+    if (item.coding.block->spec().error_feedback) job.residual = item.tensor->state->residual.data() + begin;
+    job.position = {begin, item.tensor->call_number, item.tensor->sum_stream};
+    out.use(item.coding);
     job.dst = out.next();
     job.capacity = out.left();
-    job.out = at(tensor.output, begin, coding_.item);
-    const codec::EncodeResult result = coding_.block->reduce_encode(job);
+    if (item.written_by_owner()) job.out = at(item.output, begin, item.coding.item);
+    const codec::EncodeResult result = item.coding.block->reduce_encode(job);
     out.saw_nonfinite(result.nonfinite);
     out.added(result.bytes, job.count);
   }
 
-  void receive(std::uint32_t chunk) {
+  // Whether something of the own sum is to be read back from what was sent.
+  bool reads_own(std::uint32_t chunk) const {
+    if (elements(chunk, frame_.rank()) == 0) return false;
+    return std::any_of(part_.begin(chunk), part_.end(chunk),
+                       [this](const Piece& piece) { return !item_of(piece).written_by_owner(); });
+  }
+
+  // steps_ago: when this rank's own sums of the chunk were sent.
+  void receive(std::uint32_t chunk, std::size_t steps_ago) {
     frame_.from.clear();
     for (const int owner : exchange_.peers()) {
       if (elements(chunk, owner) > 0) frame_.from.push_back(owner);
     }
-    const Incoming* messages = exchange_.receive(frame_.from.data(), frame_.from.size());
+    const std::size_t n = frame_.from.size();
+    const Incoming* messages = exchange_.receive(frame_.from.data(), n);
     const Timer timer(frame_.stats().decode_s);
-    for (std::size_t i = 0; i < frame_.from.size(); ++i) {
+    frame_.readers.clear();
+    for (std::size_t i = 0; i < n; ++i) {
       const int owner = frame_.from[i];
       Exchange::require(messages[i], kFromOwners, chunk, elements(chunk, owner));
       if (messages[i].header.has(kFlagNonFinite)) frame_.stats().nonfinite = true;
-      PayloadReader in(coding_, messages[i], pieces(chunk, owner));
-      for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
-        const std::uint64_t count = plan_.size_in_shard(*piece, owner);
-        if (count == 0) continue;
-        const TensorArg& tensor = frame_.call().tensors[piece->tensor];
-        in.decode_next(at(tensor.output, start(*piece, owner), coding_.item), count, tensor.count * coding_.item);
-      }
-      in.done();
+      frame_.readers.emplace_back(coding_, messages[i], pieces(chunk, owner));
     }
+    if (reads_own(chunk)) {
+      frame_.from.push_back(frame_.rank());
+      frame_.readers.emplace_back(coding_, exchange_.sent(exchange_.peers().size(), steps_ago),
+                                  pieces(chunk, frame_.rank()));
+    }
+    for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) take(*piece);
+    for (const PayloadReader& reader : frame_.readers) reader.done();
     exchange_.release();
+  }
+
+  // A piece's sums from all owners.
+  void take(const Piece& piece) {
+    const Item& item = item_of(piece);
+    for (std::size_t i = 0; i < frame_.from.size(); ++i) {
+      const int owner = frame_.from[i];
+      const std::uint64_t count = plan_.size_in_shard(piece, owner);
+      if (count == 0) continue;
+      frame_.readers[i].use(item.coding);
+      const codec::Encoded encoded = frame_.readers[i].next(count);
+      if (owner == frame_.rank() && item.written_by_owner()) continue;
+      take(item, start(piece, owner), count, encoded);
+    }
+    if (!plan_.ends_item(piece)) return;
+    if (item.last_side) item.transform()->sides_arrived();
+    if (item.role == Item::Role::kWhole) finish(item);
+  }
+
+  void take(const Item& item, std::uint64_t begin, std::uint64_t count, codec::Encoded encoded) {
+    const codec::BlockCodec& block = *item.coding.block;
+    if (item.role == Item::Role::kWhole) {
+      keep(item, begin, count, encoded);
+      return;
+    }
+    std::uint8_t* out = at(item.output, begin, item.coding.item);
+    if (item.map() != nullptr) {
+      block.decode_mapped(encoded, out, item.coding.dtype, count, *item.map(), begin);
+    } else if (item.count * item.coding.item >= codec::kStreamBytes) {
+      block.decode_streaming(encoded, out, item.coding.dtype, count);
+    } else {
+      block.decode(encoded, out, item.coding.dtype, count);
+    }
+  }
+
+  // Until its tensor is whole; pieces of other tensors do not come in between.
+  void keep(const Item& item, std::uint64_t begin, std::uint64_t count, codec::Encoded encoded) {
+    if (frame_.ranges.empty()) {
+      kept_ = 0;
+      const std::size_t most = item.coding.bound(item.count);
+      if (frame_.kept.size() < most) frame_.kept.resize(most);
+    }
+    std::uint8_t* copy = frame_.kept.data() + kept_;
+    std::memcpy(copy, encoded.data, encoded.bytes);
+    kept_ += encoded.bytes;
+    frame_.ranges.push_back({begin, count, {copy, encoded.bytes}});
+  }
+
+  void finish(const Item& item) {
+    std::sort(frame_.ranges.begin(), frame_.ranges.end(),
+              [](const EncodedRange& a, const EncodedRange& b) { return a.begin < b.begin; });
+    item.transform()->finish(*item.coding.block, frame_.ranges, item.output, item.coding.dtype);
+    frame_.ranges.clear();
   }
 
   Frame& frame_;
@@ -242,6 +339,7 @@ class TwoPhases {
   const Part& part_;
   const Coding coding_;
   const bool feedback_;
+  std::size_t kept_ = 0;  // bytes
 };
 
 bool any_nonfinite(const Call& call) {
@@ -256,7 +354,9 @@ bool any_nonfinite(const Call& call) {
 void all_reduce(Frame& frame) {
   Call& call = frame.call();
   const std::uint64_t hash = agreement_hash(call);
-  const Plan& plan = frame.plans.get(call, hash, frame.size(), frame.exchange.slot_bytes());
+  make_items(call, frame.size(), frame.items);
+  const Plan& plan = frame.plans.get(call, frame.items, plan_hash(call, frame.items), frame.size(),
+                                     frame.exchange.slot_bytes());
   const bool encoded = plan.direct.chunks() > 0;
   frame.stats().raw_path = !encoded;
   if (!encoded && plan.raw.chunks() == 0) return barrier(frame);  // only empty tensors: the headers remain
@@ -266,9 +366,11 @@ void all_reduce(Frame& frame) {
   TwoPhases two_phases(frame, plan);
   if (encoded) {
     for (const int peer : frame.exchange.peers()) frame.exchange.expect(peer, two_phases.messages_from(peer));
-    for (std::size_t i = 0; i < call.tensor_count; ++i) {
-      if (plan.shard[i] > 0) start_key(call, call.tensors[i], frame.rank());
+    for (std::size_t i = 0; i < frame.items.size(); ++i) {
+      const Item& item = frame.items[i];
+      if (plan.shard[i] > 0 && item.role != Item::Role::kSide) start_key(call, *item.tensor, frame.rank());
     }
+    frame.ranges.clear();
   }
   if (plan.raw.chunks() > 0) RawExchange(frame, plan).run();
   if (encoded) two_phases.run();

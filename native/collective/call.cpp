@@ -97,6 +97,21 @@ std::string keys(const Call& call) {
       [&](Fnv64& all, std::size_t i) { all.text(call.tensors[i].key); });
 }
 
+bool any_transform(const Call& call) {
+  return call.tensor_count > 0 && call.codec != nullptr && call.codec->transforms();
+}
+
+// What ranks have learned of each tensor.
+std::uint64_t learned(const TensorArg& tensor) {
+  return tensor.transform() == nullptr ? 0 : tensor.transform()->digest();
+}
+
+std::string bases(const Call& call) {
+  return list(
+      call.tensor_count, [&](std::size_t i) { return hex(learned(call.tensors[i])); },
+      [&](Fnv64& all, std::size_t i) { all.number(learned(call.tensors[i])); });
+}
+
 std::string codec_name(const Call& call) { return call.codec == nullptr ? "none" : call.codec->text(); }
 
 std::string with_number(const char* what, std::size_t n) {
@@ -177,6 +192,11 @@ std::uint64_t agreement_hash(const Call& call) {
   for (std::size_t i = 0; i < call.tensor_count; ++i) hash.number(call.tensors[i].count);
   hash.text(call.codec == nullptr ? std::string_view() : std::string_view(call.codec->text()));
   for (std::size_t i = 0; i < call.tensor_count; ++i) hash.text(call.tensors[i].key);
+  if (any_transform(call)) {
+    for (std::size_t i = 0; i < call.tensor_count; ++i) {
+      hash.number(call.tensors[i].rows).number(learned(call.tensors[i]));
+    }
+  }
   return hash.value();
 }
 
@@ -215,6 +235,13 @@ std::string describe(const Call& call) {
   }
   text += "\ncodec: " + codec_name(call);
   text += "\nkey: " + keys(call);
+  if (any_transform(call)) {
+    text +=
+        "\nrows: " + list(
+                         call.tensor_count, [&](std::size_t i) { return std::to_string(call.tensors[i].rows); },
+                         [&](Fnv64& all, std::size_t i) { all.number(call.tensors[i].rows); });
+    text += "\nbasis: " + bases(call);
+  }
   return text;
 }
 

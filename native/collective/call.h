@@ -29,8 +29,12 @@ struct TensorArg {
   const void* input = nullptr;
   void* output = nullptr;
   std::uint64_t count = 0;  // gcomm.h says of what, verb by verb
+  std::uint64_t rows = 1;   // rows x cols is what is reduced
+  std::uint64_t cols = 0;
   std::string key;
   KeyState* state = nullptr;  // null where the codec keeps nothing
+
+  KeyTransform* transform() const noexcept { return state == nullptr ? nullptr : state->transform.get(); }
 
   // Set when the call starts: where the generators of stochastic rounding stand.
   bool counted = false;  // the key's counter was moved on for this call

@@ -25,11 +25,30 @@ void make_residual(std::vector<float>& residual, std::size_t count, std::string_
   residual.assign(count, 0.0f);
 }
 
+std::string json_string(std::string_view value) {
+  static constexpr char kHex[] = "0123456789abcdef";
+  std::string text = "\"";
+  for (const char c : value) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (c == '"' || c == '\\') text += '\\';
+    if (byte >= 0x20) {
+      text += c;
+    } else {
+      text += std::string("\\u00") + kHex[byte >> 4] + kHex[byte & 15];
+    }
+  }
+  return text + "\"";
+}
+
 class Writer {
  public:
   void number32(std::uint32_t value) { bytes(&value, sizeof value); }
   void number64(std::uint64_t value) { bytes(&value, sizeof value); }
   void text(std::string_view value) {
+    number64(value.size());
+    bytes(value.data(), value.size());
+  }
+  void blob(const std::vector<std::uint8_t>& value) {
     number64(value.size());
     bytes(value.data(), value.size());
   }
@@ -58,6 +77,13 @@ class Reader {
   std::string text() {
     const std::size_t n = length(1);
     std::string value(reinterpret_cast<const char*>(data_), n);
+    skip(n);
+    return value;
+  }
+  // A view into the bytes being read.
+  codec::Encoded blob() {
+    const std::size_t n = length(1);
+    const codec::Encoded value{data_, n};
     skip(n);
     return value;
   }
@@ -96,8 +122,14 @@ class Reader {
 
 }  // namespace
 
-StatefulCodec::StatefulCodec(std::shared_ptr<const codec::BlockCodec> block)
-    : block_(std::move(block)), text_(block_->spec().text()) {}
+StatefulCodec::StatefulCodec(std::shared_ptr<const codec::BlockCodec> block, TransformFactory make)
+    : block_(std::move(block)), text_(block_->spec().text()), transforms_(make) {}
+
+StatefulCodec::Transform StatefulCodec::make_transform(std::uint64_t rows, std::uint64_t cols,
+                                                       const codec::Encoded* saved) const {
+  if (transforms_ == nullptr) throw Error(Code::kInternal, "nobody here makes the transforms of " + text_);
+  return transforms_(block_->spec(), block_->isa(), rows, cols, saved);
+}
 
 std::uint64_t StatefulCodec::next_call_id() noexcept {
   static std::atomic<std::uint64_t> last{0};
@@ -105,7 +137,7 @@ std::uint64_t StatefulCodec::next_call_id() noexcept {
 }
 
 KeyState* StatefulCodec::acquire(std::string_view key, int peer, const void* user, std::uint64_t call_id,
-                                 std::size_t count) {
+                                 std::size_t count, std::uint64_t rows, std::uint64_t cols) {
   const std::lock_guard lock(mutex_);
   const auto found = states_.find(IdView{key, peer});
   std::unique_ptr<KeyState> made;
@@ -116,11 +148,20 @@ KeyState* StatefulCodec::acquire(std::string_view key, int peer, const void* use
                                     " is held by a call that has not completed, and whose turn before this one"
                                     " nothing decides (another communicator's, or one outside of collectives)");
   }
-  if (error_feedback()) {
-    if (state->last_call == call_id) {
-      throw Error(Code::kInvalid, "key " + quoted(key) + " names two tensors of one call");
+  if ((error_feedback() || transforms()) && state->last_call == call_id) {
+    throw Error(Code::kInvalid, "key " + quoted(key) + " names two tensors of one call");
+  }
+  if (error_feedback()) make_residual(state->residual, count, key);
+  if (transforms()) {
+    if (state->transform == nullptr) state->transform = make_transform(rows, cols, nullptr);
+    const auto shape = [](std::uint64_t r, std::uint64_t c) {
+      return std::to_string(r) + " x " + std::to_string(c);
+    };
+    if (const KeyTransform& known = *state->transform; known.rows() != rows || known.cols() != cols) {
+      throw Error(Code::kInvalid, "key " + quoted(key) + " stands for a matrix of " +
+                                      shape(known.rows(), known.cols()) + " and cannot serve one of " +
+                                      shape(rows, cols) + ": one key names one tensor");
     }
-    make_residual(state->residual, count, key);
   }
   if (made != nullptr) states_.emplace(Id{std::string(key), peer}, std::move(made));
   state->last_call = call_id;
@@ -157,8 +198,26 @@ std::vector<std::uint8_t> StatefulCodec::save() const {
     out.number32(static_cast<std::uint32_t>(id.peer));
     out.number32(state->calls);
     out.floats(state->residual);
+    if (!transforms()) continue;
+    out.number64(state->transform->rows());
+    out.number64(state->transform->cols());
+    std::vector<std::uint8_t> learned;
+    state->transform->save(learned);
+    out.blob(learned);
   }
   return out.finish();
+}
+
+std::string StatefulCodec::report() const {
+  const std::lock_guard lock(mutex_);
+  require_idle();
+  std::string text = "[";
+  for (const auto& [id, state] : states_) {
+    if (state->transform == nullptr) continue;
+    if (text.size() > 1) text += ",";
+    text += "{\"key\":" + json_string(id.key) + "," + state->transform->report().substr(1);
+  }
+  return text + "]";
 }
 
 void StatefulCodec::load(const std::uint8_t* data, std::size_t bytes) {
@@ -183,6 +242,12 @@ void StatefulCodec::load(const std::uint8_t* data, std::size_t bytes) {
     state->kept = true;
     state->calls = in.number32();
     state->residual = in.floats();
+    if (transforms()) {
+      const std::uint64_t rows = in.number64();
+      const std::uint64_t cols = in.number64();
+      const codec::Encoded learned = in.blob();
+      state->transform = make_transform(rows, cols, &learned);
+    }
     states.emplace(Id{std::move(key), peer}, std::move(state));
   }
   if (!in.done()) throw Error(Code::kCodec, "codec state: there are bytes left over");

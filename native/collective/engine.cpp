@@ -18,7 +18,7 @@ Engine::Engine(Transport& transport, codec::Isa isa, ByteCounter& workspace)
     : exchange_(transport, Lane::kCollective, Lane::kCollective, others(transport.rank(), transport.size()),
                 workspace),
       plans_(kCachedPlans),
-      frame_{exchange_, plans_, isa, {}, {}, {}, {}} {}
+      frame_{exchange_, plans_, isa, {}, {}, {}, {}, {}, {}, {}, {}, {}} {}
 
 void Engine::run(Call& call) {
   exchange_.set_call(call);
@@ -30,6 +30,8 @@ void Engine::run(Call& call) {
     throw;
   }
   exchange_.end();
+  if (call.verb == Verb::kAllReduce) learn(frame_);
+  if (call.verb == Verb::kReduceScatter) learn_scattered(frame_);
 }
 
 void Engine::dispatch(Frame& frame) {

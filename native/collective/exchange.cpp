@@ -59,13 +59,13 @@ void Exchange::prepare_sends(std::size_t steps, std::size_t per_step, std::size_
 
 void Exchange::begin_step() { wait_sends(ring_.next_step()); }
 
-void Exchange::seal(std::size_t index, Header header) {
+void Exchange::seal(std::size_t index, Header header, std::uint64_t extra) {
   header.source = rank();
   header.sequence = sequence_;
   header.hash = hash_;
   write_header(header, ring_.buffer(index));
   if (sealed_.size() <= index) sealed_.resize(index + 1);
-  sealed_[index] = {kHeaderBytes + header.payload_bytes, header.count * dtype_size(call_->dtype)};
+  sealed_[index] = {kHeaderBytes + header.payload_bytes, (header.count - extra) * dtype_size(call_->dtype)};
 }
 
 void Exchange::send(int peer, std::size_t index) {

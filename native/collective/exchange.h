@@ -56,8 +56,9 @@ class Exchange {
   std::uint8_t* payload(std::size_t index) { return ring_.buffer(index) + kHeaderBytes; }
   std::size_t payload_capacity() const noexcept { return ring_.capacity() - kHeaderBytes; }
   // Completes the header of the step's index-th message. payload_bytes, kind, flags, count, phase and chunk are
-  // the caller's; one message may then go to several peers.
-  void seal(std::size_t index, Header header);
+  // the caller's; one message may then go to several peers. extra: elements of header.count that an
+  // uncompressed call would not send.
+  void seal(std::size_t index, Header header, std::uint64_t extra = 0);
   void send(int peer, std::size_t index);
   void send_to_all(std::size_t index);
   // A message of this step or of one a little while ago, as its receivers see it.

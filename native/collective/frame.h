@@ -28,10 +28,15 @@ struct Frame {
   PlanCache& plans;
   codec::Isa isa;
 
+  std::vector<Item> items;
   std::vector<PayloadReader> readers;
   std::vector<codec::Encoded> arrivals;  // by rank
   std::vector<const void*> raw_inputs;   // by rank
   std::vector<int> from;                 // ranks
+  std::vector<std::uint8_t> kept;        // encoded ranges of a tensor that waits to be whole
+  std::vector<EncodedRange> ranges;
+  std::vector<std::uint8_t> shared;  // what transforms learned, on its way
+  Call inner;                        // that carries it
 
   Call& call() { return exchange.call(); }
   CallStats& stats() { return exchange.stats(); }
@@ -70,6 +75,10 @@ void rewind_keys(Call& call) noexcept;
 
 // How the single tensor of a movement verb travels.
 Coding movement_coding(const Call& call, std::uint64_t count, int ranks);
+
+// After all_reduce() or reduce_scatter(), and the end of the exchange.
+void learn(Frame& frame);
+void learn_scattered(Frame& frame);
 
 void all_reduce(Frame& frame);
 void reduce_scatter(Frame& frame);

@@ -9,37 +9,49 @@ namespace gcomm::collective {
 
 PayloadWriter::PayloadWriter(const Coding& coding, std::uint8_t* payload, std::size_t capacity,
                              std::size_t pieces, std::size_t prefix)
-    : coding_(coding),
+    : coding_(&coding),
+      raw_(coding.raw()),
+      has_table_(coding.has_table()),
+      has_crc_(!coding.raw() && coding.block->spec().payload_crc),
       payload_(payload),
       capacity_(capacity),
       table_(payload + prefix),
       bytes_(prefix + coding.table_bytes(pieces)) {}
 
-void PayloadWriter::add(const TensorArg& tensor, const void* src, std::uint64_t count, std::uint64_t position) {
-  if (coding_.raw()) {
-    if (coding_.zero) {
-      saw_nonfinite(codec::raw_reduce(&src, 1, coding_.dtype, count, 1.0f, true, next(), codec::Isa::kScalar));
+void PayloadWriter::add(const TensorArg& tensor, const void* src, std::uint64_t count, std::uint64_t position,
+                        const codec::TileMap* map) {
+  const Coding& coding = *coding_;
+  if (coding.raw()) {
+    if (coding.zero) {
+      saw_nonfinite(codec::raw_reduce(&src, 1, coding.dtype, count, 1.0f, true, next(), codec::Isa::kScalar));
     } else {
-      std::memcpy(next(), src, count * coding_.item);
+      std::memcpy(next(), src, count * coding.item);
     }
-    added(count * coding_.item, count);
+    added(count * coding.item, count);
     return;
   }
   codec::EncodeJob job;
   job.src = src;
-  job.dtype = coding_.dtype;
+  job.dtype = coding.dtype;
   job.count = count;
-  if (coding_.block->spec().error_feedback) job.residual = tensor.state->residual.data() + position;
+  job.map = map;
+  if (coding.block->spec().error_feedback) job.residual = tensor.state->residual.data() + position;
   job.position = {position, tensor.call_number, tensor.input_stream};
   job.dst = next();
   job.capacity = left();
-  const codec::EncodeResult result = coding_.block->encode(job);
+  const codec::EncodeResult result = coding.block->encode(job);
   saw_nonfinite(result.nonfinite);
   added(result.bytes, count);
 }
 
+void PayloadWriter::add_encoded(const std::uint8_t* wire, std::uint64_t count, std::uint64_t position) {
+  const std::size_t bytes = coding_->bound(count);
+  std::memcpy(next(), wire + coding_->bound(position), bytes);
+  added(bytes, count);
+}
+
 void PayloadWriter::added(std::size_t bytes, std::uint64_t count) {
-  if (coding_.has_table()) {
+  if (coding_->has_table()) {
     const auto length = static_cast<std::uint32_t>(bytes);
     std::memcpy(table_, &length, sizeof length);
     table_ += sizeof length;
@@ -51,14 +63,14 @@ void PayloadWriter::added(std::size_t bytes, std::uint64_t count) {
 Header PayloadWriter::header(std::uint8_t phase, std::uint32_t chunk) const {
   Header header;
   header.kind = bytes_ > 0 ? Kind::kData : Kind::kHeaderOnly;
-  if (coding_.raw()) header.flags |= kFlagRaw;
-  if (coding_.has_table()) header.flags |= kFlagLengthTable;
+  if (raw_) header.flags |= kFlagRaw;
+  if (has_table_) header.flags |= kFlagLengthTable;
   if (nonfinite_) header.flags |= kFlagNonFinite;
   header.payload_bytes = static_cast<std::uint32_t>(bytes_);
   header.count = static_cast<std::uint32_t>(count_);
   header.phase = phase;
   header.chunk = chunk;
-  if (!coding_.raw() && coding_.block->spec().payload_crc) {
+  if (has_crc_) {
     header.flags |= kFlagPayloadCrc;
     header.payload_crc = crc32c(payload_, bytes_);
   }

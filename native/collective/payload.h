@@ -25,6 +25,7 @@ struct Coding {
   std::size_t bound(std::uint64_t count) const {
     return raw() ? static_cast<std::size_t>(count) * item : block->max_encoded_bytes(count);
   }
+  std::size_t granule() const { return raw() ? codec::kTile : block->granule(); }
   std::size_t table_bytes(std::size_t pieces) const noexcept {
     return has_table() ? pieces * sizeof(std::uint32_t) : 0;
   }
@@ -37,14 +38,24 @@ inline std::uint8_t* at(void* base, std::uint64_t element, std::size_t item) {
   return static_cast<std::uint8_t*>(base) + element * item;
 }
 
+// The coding that a writer or reader is made with says how the message is marked. use() changes it for the
+// pieces that follow, to another one of fixed length.
 class PayloadWriter {
  public:
-  // pieces: how many will be added. prefix: bytes left free at the beginning for something else.
+  // pieces: how many will be added in the first coding. prefix: bytes left free at the beginning for something
+  // else.
   PayloadWriter(const Coding& coding, std::uint8_t* payload, std::size_t capacity, std::size_t pieces,
                 std::size_t prefix = 0);
 
-  // `count` elements from src. position: their place in the tensor's random stream and in its residual.
-  void add(const TensorArg& tensor, const void* src, std::uint64_t count, std::uint64_t position);
+  void use(const Coding& coding) noexcept { coding_ = &coding; }
+
+  // `count` elements from src, through map if there is one. position: their place in the tensor, in its random
+  // stream and in its residual.
+  void add(const TensorArg& tensor, const void* src, std::uint64_t count, std::uint64_t position,
+           const codec::TileMap* map = nullptr);
+
+  // The same of what is encoded already, from the tensor's beginning, in a coding of fixed length.
+  void add_encoded(const std::uint8_t* wire, std::uint64_t count, std::uint64_t position);
 
   // For whoever encodes into the payload himself: where, how much fits, and what it came to.
   std::uint8_t* next() noexcept { return payload_ + bytes_; }
@@ -57,7 +68,10 @@ class PayloadWriter {
   Header header(std::uint8_t phase, std::uint32_t chunk) const;
 
  private:
-  const Coding& coding_;
+  const Coding* coding_;
+  const bool raw_;
+  const bool has_table_;
+  const bool has_crc_;
   std::uint8_t* payload_;
   std::size_t capacity_;
   std::uint8_t* table_;
@@ -70,6 +84,8 @@ class PayloadReader {
  public:
   // Throws kPeerLost if the message is not coded so, kCodec if its length table is broken.
   PayloadReader(const Coding& coding, const Incoming& message, std::size_t pieces, std::size_t prefix = 0);
+
+  void use(const Coding& coding) noexcept { coding_ = &coding; }
 
   // The next piece, of count elements. Throws kCodec if it is not all there.
   codec::Encoded next(std::uint64_t count);

@@ -13,14 +13,14 @@
 #include <unordered_map>
 #include <vector>
 
-#include "collective/call.h"
+#include "collective/items.h"
 
 namespace gcomm::collective {
 
-// A range of a tensor (raw part) or of each of its shards (direct part; the last shards may hold less of it, or
+// A range of an item (raw part) or of each of its shards (direct part; the last shards may hold less of it, or
 // nothing).
 struct Piece {
-  std::uint32_t tensor;
+  std::uint32_t item;
   std::uint64_t begin;
   std::uint64_t count;
 };
@@ -38,26 +38,30 @@ struct Part {
 struct Plan {
   Part raw;
   Part direct;
-  std::vector<std::uint64_t> shard;  // by tensor: elements of a full shard; 0: goes raw
-  std::uint64_t encoded_bytes = 0;   // of all tensors, a rank's input once
+  std::vector<std::uint64_t> shard;  // by item: elements of a full shard; 0: goes raw
+  std::uint64_t encoded_bytes = 0;   // of all items, a rank's input once
 
   // What the plan is for, beyond the hash that finds it.
   std::uint64_t hash = 0;
   DType dtype = DType::kF32;
   std::string codec;
-  std::vector<std::uint64_t> counts;
+  std::vector<std::uint64_t> counts;  // by item
+  std::vector<Item::Role> roles;
+  std::vector<std::size_t> granules;
+  std::vector<std::size_t> granule_bytes;
 
-  // The elements that shard `owner` of the piece's tensor has in the piece.
+  // The elements that shard `owner` of the piece's item has in the piece.
   std::uint64_t size_in_shard(const Piece& piece, int owner) const noexcept {
-    const std::uint64_t full = shard[piece.tensor];
+    const std::uint64_t full = shard[piece.item];
     const std::uint64_t start = full * static_cast<std::uint64_t>(owner) + piece.begin;
-    const std::uint64_t count = counts[piece.tensor];
+    const std::uint64_t count = counts[piece.item];
     return start >= count ? 0 : std::min(piece.count, count - start);
   }
+  bool ends_item(const Piece& piece) const noexcept { return piece.begin + piece.count == shard[piece.item]; }
 };
 
-// L of docs/engine.md: ceil(ceil(count / ranks) / tile) tiles.
-std::uint64_t shard_length(std::uint64_t count, int ranks);
+// L of docs/engine.md: ceil(ceil(count / ranks) / granule) granules.
+std::uint64_t shard_length(std::uint64_t count, int ranks, std::size_t granule = codec::kTile);
 
 // The raw path is taken for small tensors and where it saves no bytes to encode. tensor_bytes: of the caller's
 // input. raw_wire and encoded_wire: what all ranks together would send either way (the latter is only a bound
@@ -65,14 +69,22 @@ std::uint64_t shard_length(std::uint64_t count, int ranks);
 bool goes_raw(const codec::BlockCodec& block, int ranks, std::uint64_t tensor_bytes,
               std::uint64_t sent_raw_bytes, std::uint64_t raw_wire, std::uint64_t encoded_wire);
 
-std::unique_ptr<Plan> make_plan(const Call& call, std::uint64_t hash, int ranks, std::size_t slot_bytes);
+// The same for a tensor of a reduction.
+bool tensor_goes_raw(const Call& call, std::uint64_t count, int ranks);
+
+// Of what the items of a call are, basis apart.
+std::uint64_t plan_hash(const Call& call, const std::vector<Item>& items);
+
+std::unique_ptr<Plan> make_plan(const Call& call, const std::vector<Item>& items, std::uint64_t hash, int ranks,
+                                std::size_t slot_bytes);
 
 // The plans used last, the least recent one goes first. Not locked.
 class PlanCache {
  public:
   explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
 
-  const Plan& get(const Call& call, std::uint64_t hash, int ranks, std::size_t slot_bytes);
+  const Plan& get(const Call& call, const std::vector<Item>& items, std::uint64_t hash, int ranks,
+                  std::size_t slot_bytes);
   std::size_t size() const noexcept { return plans_.size(); }
 
  private:

@@ -6,6 +6,35 @@
 namespace gcomm::collective {
 namespace {
 
+// A map that sees a shard where the engine's random streams have it, whole tiles apart, where it is in the
+// tensor.
+class ShardMap final : public codec::TileMap {
+ public:
+  ShardMap(const codec::TileMap* map, std::uint64_t count, std::uint64_t stride)
+      : map_(map), count_(count), stride_(stride) {}
+
+  const codec::TileMap* get() const noexcept { return map_ == nullptr ? nullptr : this; }
+  void forward(std::uint64_t element, std::size_t count, float* x) const override {
+    map_->forward(place(element), count, x);
+  }
+  void inverse(std::uint64_t element, std::size_t count, float* x) const override {
+    map_->inverse(place(element), count, x);
+  }
+
+ private:
+  std::uint64_t place(std::uint64_t element) const { return element / stride_ * count_ + element % stride_; }
+
+  const codec::TileMap* map_;
+  const std::uint64_t count_;
+  const std::uint64_t stride_;
+};
+
+const codec::TileMap* map_of(const TensorArg& tensor, const Coding& coding) {
+  const KeyTransform* transform = tensor.transform();
+  const bool maps = !coding.raw() && transform != nullptr && transform->path() == KeyTransform::Path::kMapped;
+  return maps ? &transform->map() : nullptr;
+}
+
 class ReduceScatter {
  public:
   ReduceScatter(Frame& frame, const Coding& coding, const Cut& cut)
@@ -14,7 +43,8 @@ class ReduceScatter {
         coding_(coding),
         cut_(cut),
         tensor_(frame.call().tensors[0]),
-        stride_(round_up_to_tile(cut.count)) {}
+        stride_(round_up_to_tile(cut.count)),
+        map_(map_of(tensor_, coding_), cut.count, stride_) {}
 
   void run() {
     const std::uint32_t ahead = std::min(kLookahead, cut_.chunks - 1);
@@ -39,7 +69,7 @@ class ReduceScatter {
         PayloadWriter out(coding_, exchange_.payload(i), exchange_.payload_capacity(), pieces(chunk));
         if (pieces(chunk) > 0) {
           out.add(tensor_, at(tensor_.input, shard * cut_.count + cut_.begin(chunk), coding_.item),
-                  cut_.size(chunk), shard * stride_ + cut_.begin(chunk));
+                  cut_.size(chunk), shard * stride_ + cut_.begin(chunk), map_.get());
         }
         frame_.stats().nonfinite = frame_.stats().nonfinite || out.nonfinite();
         exchange_.seal(i, out.header(1, chunk));
@@ -63,8 +93,8 @@ class ReduceScatter {
       const auto own_begin = static_cast<std::uint64_t>(frame_.rank()) * cut_.count + cut_.begin(chunk);
       const void* own = at(tensor_.input, own_begin, coding_.item);
       void* out = at(tensor_.output, cut_.begin(chunk), coding_.item);
-      const bool nonfinite =
-          coding_.raw() ? reduce_raw(messages, own, out, count) : reduce_encoded(messages, own, out, count);
+      const bool nonfinite = coding_.raw() ? reduce_raw(messages, own, out, count)
+                                           : reduce_encoded(messages, own, out, count, cut_.begin(chunk));
       frame_.stats().nonfinite = frame_.stats().nonfinite || nonfinite;
     }
     for (const PayloadReader& reader : frame_.readers) reader.done();
@@ -83,7 +113,8 @@ class ReduceScatter {
                              frame_.isa);
   }
 
-  bool reduce_encoded(const Incoming* messages, const void* own, void* out, std::size_t count) {
+  bool reduce_encoded(const Incoming* messages, const void* own, void* out, std::size_t count,
+                      std::uint64_t begin) {
     frame_.arrivals.resize(static_cast<std::size_t>(frame_.size()));
     for (std::size_t i = 0; i < exchange_.peers().size(); ++i) {
       frame_.arrivals[static_cast<std::size_t>(messages[i].peer)] = frame_.readers[i].next(count);
@@ -96,6 +127,8 @@ class ReduceScatter {
     job.own_rank = frame_.rank();
     job.count = count;
     job.divisor = frame_.divisor();
+    job.map = map_.get();
+    job.position.element = static_cast<std::uint64_t>(frame_.rank()) * stride_ + begin;
     job.out = out;
     return coding_.block->reduce_encode(job).nonfinite;
   }
@@ -106,6 +139,7 @@ class ReduceScatter {
   const Cut cut_;
   const TensorArg& tensor_;
   const std::uint64_t stride_;  // between shards, in random streams and residuals
+  const ShardMap map_;
 };
 
 }  // namespace

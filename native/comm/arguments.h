@@ -24,6 +24,9 @@ void check_memory(const void* data, std::uint64_t count, std::uint64_t copies, D
 void check_overlap(const void* input, std::uint64_t input_count, const void* output, std::uint64_t output_count,
                    DType dtype, const ArgName& what);
 
+// rows x cols == count, or both 0.
+void check_shape(std::uint64_t rows, std::uint64_t cols, std::uint64_t count, const ArgName& what);
+
 void check_rank(int rank, int size, const ArgName& what);
 
 // A codec can take the dtype, and has the keys that it needs.

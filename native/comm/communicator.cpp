@@ -6,6 +6,7 @@
 
 #include "comm/arguments.h"
 #include "comm/env.h"
+#include "gift/gift.h"
 #include "transport/failures.h"
 #include "transport/fork.h"
 
@@ -46,6 +47,11 @@ std::uint64_t residual_count(const Call& call, const TensorArg& tensor, int size
 
 }  // namespace
 
+Codec make_codec(std::string_view text, codec::Isa isa) {
+  return std::make_shared<StatefulCodec>(codec::BlockCodec::make(codec::parse_spec(text), isa),
+                                         gift::make_key_transform);
+}
+
 Communicator::Communicator(std::unique_ptr<Transport> transport, double timeout_s, codec::Isa isa)
     : transport_(std::move(transport)),
       timeout_s_(timeout_s),
@@ -56,8 +62,7 @@ Communicator::Communicator(std::unique_ptr<Transport> transport, double timeout_
       engine_(*transport_, isa, workspace_),
       lane_("gcomm-coll", [this](Work& work) { run(work, [this](Call& call) { engine_.run(call); }); }) {
   for (std::size_t i = 0; i < exact_.size(); ++i) {
-    exact_[i] =
-        std::make_shared<StatefulCodec>(codec::BlockCodec::make(codec::parse_spec(kExactFormats[i]), isa_));
+    exact_[i] = make_codec(kExactFormats[i], isa_);
   }
 }
 
@@ -89,7 +94,7 @@ const Codec& Communicator::codec(std::string_view text) {
   require_open();
   const std::lock_guard lock(mutex_);
   if (const auto found = codecs_.find(text); found != codecs_.end()) return found->second;
-  auto made = std::make_shared<StatefulCodec>(codec::BlockCodec::make(codec::parse_spec(text), isa_));
+  Codec made = make_codec(text, isa_);
   // Other spellings of the same codec share its state.
   const Codec& canonical = codecs_.try_emplace(made->text(), made).first->second;
   return codecs_.try_emplace(std::string(text), canonical).first->second;
@@ -121,6 +126,9 @@ void Communicator::set_tensors(Call& call, const TensorView* tensors, std::size_
     tensor.input = tensors[i].input;
     tensor.output = tensors[i].output;
     tensor.count = tensors[i].count;
+    const bool flat = tensors[i].rows == 0;
+    tensor.rows = flat ? 1 : tensors[i].rows;
+    tensor.cols = flat ? tensor.count : tensors[i].cols;
     tensor.key.assign(tensors[i].key);
     tensor.state = nullptr;
     tensor.counted = false;
@@ -136,7 +144,8 @@ void Communicator::acquire_states(Call& call, Lane& lane) {
   for (std::size_t i = 0; i < call.tensor_count; ++i) {
     TensorArg& tensor = call.tensors[i];
     if (tensor.key.empty()) continue;
-    tensor.state = call.codec->acquire(tensor.key, peer, &lane, id, residual_count(call, tensor, size()));
+    tensor.state = call.codec->acquire(tensor.key, peer, &lane, id, residual_count(call, tensor, size()),
+                                       tensor.rows, tensor.cols);
   }
 }
 
@@ -164,11 +173,12 @@ WorkRef Communicator::all_reduce(const TensorView* tensors, std::size_t n, DType
   WorkRef work = start(Verb::kAllReduce, dtype, codec != nullptr ? codec : exact_codec(dtype), timeout_s);
   work->call.op = op;
   for (std::size_t i = 0; i < n; ++i) {
-    const auto [input, output, count, key] = tensors[i];
+    const auto& [input, output, count, key, rows, cols] = tensors[i];
     const auto index = static_cast<std::int64_t>(i);
     check_memory(input, count, 1, dtype, {"tensors", index, ".input"});
     check_memory(output, count, 1, dtype, {"tensors", index, ".output"});
     check_overlap(input, count, output, count, dtype, {"tensors", index, ".output"});
+    check_shape(rows, cols, count, {"tensors", index, ".rows"});
   }
   set_tensors(work->call, tensors, n);
   return queue(lane_, std::move(work));
@@ -187,7 +197,9 @@ WorkRef Communicator::reduce_scatter(const TensorView& tensor, DType dtype, Op o
     check_overlap(tensor.input, ranks * tensor.count, tensor.output, tensor.count, dtype, what);
     if (tensor.input == tensor.output) throw Error(Code::kInvalid, what.text() + ": overlaps another shard");
   }
+  check_shape(tensor.rows, tensor.cols, ranks * tensor.count, {"options.rows"});
   set_tensors(work->call, &tensor, 1);
+  if (tensor.rows == 0) work->call.tensors[0].cols = ranks * tensor.count;
   return queue(lane_, std::move(work));
 }
 

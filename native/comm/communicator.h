@@ -29,9 +29,14 @@ struct TensorView {
   void* output = nullptr;
   std::uint64_t count = 0;
   std::string_view key;
+  std::uint64_t rows = 0;  // 0: flat
+  std::uint64_t cols = 0;
 };
 
 using Codec = std::shared_ptr<collective::StatefulCodec>;
+
+// Throws kCodec for a text that is none.
+Codec make_codec(std::string_view text, codec::Isa isa);
 
 struct CommStats {
   std::uint64_t calls = 0;  // completed, well or not
