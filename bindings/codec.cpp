@@ -100,6 +100,15 @@ void decode_accumulate(const Codec& codec, std::uintptr_t source, std::uint64_t 
   if (failure.result != GCOMM_OK) raise(failure);
 }
 
+std::string report(const Codec& codec) {
+  std::uint64_t size = 0;
+  check(gcomm_codec_report(codec.codec, nullptr, 0, &size));
+  std::string text(size, '\0');
+  check(gcomm_codec_report(codec.codec, text.data(), size, &size));
+  text.resize(size - 1);
+  return text;
+}
+
 nb::object save_state(const Codec& codec) {
   std::uint64_t size = 0;
   check(gcomm_codec_state_save(codec.codec, nullptr, 0, &size));
@@ -135,6 +144,7 @@ void bind_codec(nb::module_& m) {
            "capacity"_a)
       .def("decode", &decode, "source"_a, "nbytes"_a, "pointer"_a, "dtype"_a, "count"_a)
       .def("decode_accumulate", &decode_accumulate, "source"_a, "nbytes"_a, "accumulator"_a, "count"_a)
+      .def("report", &report)
       .def("save_state", &save_state, nb::sig("def save_state(self) -> bytes"))
       .def("load_state", &load_state, "state"_a);
 }

@@ -32,7 +32,7 @@ struct Call {
   nb::object keep;
 
   Call(const Comm& c, double timeout_s, nb::object k)
-      : comm(c.get()), options{sizeof options, timeout_s}, keep(k) {}
+      : comm(c.get()), options{sizeof options, timeout_s, 0, 0}, keep(k) {}
 
   // Queues the operation without the GIL: `start` fills in the work.
   template <class Start>
@@ -49,15 +49,15 @@ struct Call {
   }
 };
 
-// input, output, count, key
-using Tensor = std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t, Key>;
+// input, output, count, key, rows, columns (0, 0: no matrix)
+using Tensor = std::tuple<std::uintptr_t, std::uintptr_t, std::uint64_t, Key, std::uint64_t, std::uint64_t>;
 
 Work all_reduce(const Comm& comm, const std::vector<Tensor>& tensors, int dtype, int op, const Codec* codec,
                 double timeout_s, nb::object keep) {
   std::vector<gcomm_tensor> list;
   list.reserve(tensors.size());
-  for (const auto& [in, out, count, key] : tensors) {
-    list.push_back({sizeof(gcomm_tensor), input(in), output(out), count, text(key)});
+  for (const auto& [in, out, count, key, rows, cols] : tensors) {
+    list.push_back({sizeof(gcomm_tensor), input(in), output(out), count, text(key), rows, cols});
   }
   Call call(comm, timeout_s, std::move(keep));
   return call([&](gcomm_work** work) {
@@ -67,8 +67,11 @@ Work all_reduce(const Comm& comm, const std::vector<Tensor>& tensors, int dtype,
 }
 
 Work reduce_scatter(const Comm& comm, std::uintptr_t in, std::uintptr_t out, std::uint64_t count, int dtype,
-                    int op, const Codec* codec, const Key& key, double timeout_s, nb::object keep) {
+                    int op, const Codec* codec, const Key& key, std::uint64_t rows, std::uint64_t cols,
+                    double timeout_s, nb::object keep) {
   Call call(comm, timeout_s, std::move(keep));
+  call.options.rows = rows;
+  call.options.cols = cols;
   return call([&](gcomm_work** work) {
     return gcomm_reduce_scatter(call.comm, input(in), output(out), count, static_cast<gcomm_dtype>(dtype),
                                 static_cast<gcomm_op>(op), handle(codec), text(key), &call.options, work);
@@ -132,7 +135,7 @@ void bind_collectives(nb::module_& m) {
   m.def("all_reduce", &all_reduce, "comm"_a, "tensors"_a, "dtype"_a, "op"_a, "codec"_a.none(), "timeout_s"_a,
         "keep"_a);
   m.def("reduce_scatter", &reduce_scatter, "comm"_a, "input"_a, "output"_a, "count"_a, "dtype"_a, "op"_a,
-        "codec"_a.none(), "key"_a.none(), "timeout_s"_a, "keep"_a);
+        "codec"_a.none(), "key"_a.none(), "rows"_a, "cols"_a, "timeout_s"_a, "keep"_a);
   m.def("all_gather", &all_gather, "comm"_a, "input"_a, "output"_a, "count"_a, "dtype"_a, "codec"_a.none(),
         "key"_a.none(), "timeout_s"_a, "keep"_a);
   m.def("all_to_all", &all_to_all, "comm"_a, "input"_a, "send_counts"_a, "output"_a, "recv_counts"_a, "dtype"_a,

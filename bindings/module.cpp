@@ -14,4 +14,5 @@ NB_MODULE(_native, m) {
   bind_completions(m);
   bind_callbacks(m);
   bind_measure(m);
+  bind_gift(m);
 }

@@ -18,5 +18,6 @@ void bind_work(nb::module_& m);
 void bind_completions(nb::module_& m);
 void bind_callbacks(nb::module_& m);
 void bind_measure(nb::module_& m);
+void bind_gift(nb::module_& m);
 
 }  // namespace gcomm_python

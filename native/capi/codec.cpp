@@ -4,6 +4,7 @@
 #include "capi/handles.h"
 #include "collective/payload.h"
 #include "comm/arguments.h"
+#include "comm/communicator.h"
 #include "comm/env.h"
 
 using gcomm::Code;
@@ -32,7 +33,8 @@ class HeldState {
  public:
   HeldState(StatefulCodec& codec, const char* key, uint64_t count) : codec_(codec) {
     if (key == nullptr || !codec.keeps_state()) return;
-    state_ = codec.acquire(key, StatefulCodec::kCollectives, this, StatefulCodec::next_call_id(), count);
+    state_ =
+        codec.acquire(key, StatefulCodec::kCollectives, this, StatefulCodec::next_call_id(), count, 1, count);
   }
   ~HeldState() {
     if (state_ != nullptr) codec_.release(state_, used);
@@ -49,6 +51,12 @@ class HeldState {
 };
 
 uint64_t encode(StatefulCodec& codec, gcomm::codec::EncodeJob job, const gcomm_encode_options& options) {
+  if (codec.transforms()) {
+    throw Error(Code::kUnsupported,
+                "codec " + codec.text() +
+                    " encodes inside all_reduce only, in coordinates learned there; take the "
+                    "format without gift to encode by hand");
+  }
   const gcomm::codec::BlockCodec& block = codec.block();
   if (block.spec().nonfinite == gcomm::codec::NonFinite::kRaise &&
       gcomm::collective::has_nonfinite(job.src, job.dtype, job.count)) {
@@ -81,10 +89,9 @@ extern "C" {
 gcomm_result gcomm_codec_create(const char* spec, const char* isa, gcomm_codec** codec) {
   return guard([&] {
     required(codec, "codec") = nullptr;
-    const gcomm::codec::CodecSpec parsed = gcomm::codec::parse_spec(&required(spec, "spec"));
+    const char* text = &required(spec, "spec");
     const gcomm::codec::Isa chosen = isa == nullptr ? gcomm::comm::default_isa() : gcomm::codec::parse_isa(isa);
-    auto made = std::make_shared<StatefulCodec>(gcomm::codec::BlockCodec::make(parsed, chosen));
-    *codec = new gcomm_codec{std::move(made)};
+    *codec = new gcomm_codec{gcomm::comm::make_codec(text, chosen)};
   });
 }
 
@@ -149,6 +156,19 @@ gcomm_result gcomm_codec_decode_accumulate(const gcomm_codec* codec, const void*
     gcomm::comm::check_memory(acc, count, 1, DType::kF32, {"acc"});
     if (bytes > 0) required_memory(src, "src");
     target.block().decode_accumulate({static_cast<const uint8_t*>(src), bytes}, acc, count);
+  });
+}
+
+gcomm_result gcomm_codec_report(const gcomm_codec* codec, char* dst, uint64_t capacity, uint64_t* bytes) {
+  return guard([&] {
+    const std::string text = required(codec, "codec").codec->report();
+    required(bytes, "bytes") = text.size() + 1;
+    if (dst == nullptr) return;
+    if (capacity <= text.size()) {
+      throw Error(Code::kInvalid, "capacity: " + std::to_string(capacity) + " bytes, but the report has " +
+                                      std::to_string(text.size() + 1));
+    }
+    std::memcpy(dst, text.c_str(), text.size() + 1);
   });
 }
 

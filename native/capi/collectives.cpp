@@ -53,7 +53,7 @@ const std::vector<TensorView>& views(const gcomm_tensor* tensors, uint64_t n) {
       throw Error(Code::kInvalid,
                   "tensors[" + std::to_string(i) + "].struct_size: differs from that of tensors[0]");
     }
-    all.push_back({tensor.input, tensor.output, tensor.count, key_of(tensor.key)});
+    all.push_back({tensor.input, tensor.output, tensor.count, key_of(tensor.key), tensor.rows, tensor.cols});
   }
   return all;
 }
@@ -81,8 +81,10 @@ gcomm_result gcomm_reduce_scatter(gcomm_comm* comm, const void* input, void* out
                                   gcomm_dtype dtype, gcomm_op op, gcomm_codec* codec, const char* key,
                                   const gcomm_call_options* options, gcomm_work** work) {
   return submit(comm, options, work, [&](Communicator& on, double timeout_s) {
-    return on.reduce_scatter({input, output, count, key_of(key)}, static_cast<DType>(dtype), op_of(op),
-                             codec_of(codec), timeout_s);
+    const uint64_t rows = options == nullptr ? 0 : options->rows;
+    const uint64_t cols = options == nullptr ? 0 : options->cols;
+    return on.reduce_scatter({input, output, count, key_of(key), rows, cols}, static_cast<DType>(dtype),
+                             op_of(op), codec_of(codec), timeout_s);
   });
 }
 

@@ -64,10 +64,12 @@ static_assert(offsetof(gcomm_work_stats, raw_bytes) == 8 && offsetof(gcomm_work_
               offsetof(gcomm_work_stats, decode_s) == 40 && offsetof(gcomm_work_stats, total_s) == 48 &&
               offsetof(gcomm_work_stats, raw_path) == 56 && offsetof(gcomm_work_stats, nonfinite) == 60 &&
               sizeof(gcomm_work_stats) == 64);
-static_assert(offsetof(gcomm_call_options, timeout_s) == 8 && sizeof(gcomm_call_options) == 16);
+static_assert(offsetof(gcomm_call_options, timeout_s) == 8 && offsetof(gcomm_call_options, rows) == 16 &&
+              offsetof(gcomm_call_options, cols) == 24 && sizeof(gcomm_call_options) == 32);
 static_assert(offsetof(gcomm_tensor, input) == 8 && offsetof(gcomm_tensor, output) == 16 &&
               offsetof(gcomm_tensor, count) == 24 && offsetof(gcomm_tensor, key) == 32 &&
-              sizeof(gcomm_tensor) == 40);
+              offsetof(gcomm_tensor, rows) == 40 && offsetof(gcomm_tensor, cols) == 48 &&
+              sizeof(gcomm_tensor) == 56);
 
 static_assert(sizeof(HostOp) == sizeof(gcomm_p2p_op) && sizeof(gcomm_p2p_op) == 32 &&
               offsetof(HostOp, is_recv) == offsetof(gcomm_p2p_op, is_recv) &&

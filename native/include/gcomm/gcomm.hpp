@@ -195,7 +195,7 @@ class Communicator {
   template <typename T>
   Work all_reduce(const T* input, T* output, std::uint64_t count, const Codec& codec = {},
                   gcomm_op op = GCOMM_SUM, const char* key = nullptr) const {
-    const gcomm_tensor tensor{sizeof(gcomm_tensor), input, output, count, key};
+    const gcomm_tensor tensor{sizeof(gcomm_tensor), input, output, count, key, 0, 0};
     return all_reduce(&tensor, 1, dtype_of<T>, codec, op);
   }
   // For dtypes that C++ has no name for, and for many tensors at once.
