@@ -7,7 +7,7 @@ the bytes on the wire. See :mod:`gcomm.verbs` for the calls, :class:`Communicato
 
 from __future__ import annotations
 
-from . import _native, errors
+from . import _native, errors, gift
 from ._codec import Codec, codec
 from .communicator import Communicator
 from .registry import codecs, isas, transports
@@ -40,6 +40,7 @@ __all__ = [
     "codec",
     "codecs",
     "errors",
+    "gift",
     "isas",
     "recv",
     "reduce_scatter_tensor",

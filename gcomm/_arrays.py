@@ -130,6 +130,12 @@ class Array:
     def itemsize(self) -> int:
         return _ITEMSIZE[self.dtype]
 
+    def matrix(self) -> tuple[int, int]:
+        """Rows and columns as codecs see them: the first axis and all others, or 0, 0 for a flat array."""
+        if len(self.shape) < 2 or self.count == 0:
+            return 0, 0
+        return self.shape[0], self.count // self.shape[0]
+
     def overlaps(self, other: Array) -> bool:
         """Whether the two share memory."""
         first, last = self._extent()

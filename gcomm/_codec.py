@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -149,6 +150,20 @@ class Codec:
         """Bytes that ``count`` elements take; for a format of variable length, at most."""
         count = parse_int(count, Where("wire_bytes", "count", None), 0, 2**63 - 1)
         return self._native.max_encoded_bytes(count)
+
+    def report(self) -> list[dict[str, Any]]:
+        """What a gift codec chose for each key so far, and why; empty for other codecs.
+
+        Returns
+        -------
+        list of dict
+            One a key: ``key``, ``geometry``, ``rows``, ``cols``, ``path`` ("direct", "scale", "split" or
+            "mapped"), ``calls``, ``why``, and for spectral gift ``rank``, and once a reference was seen
+            ``predicted_error`` and ``direct_error`` (relative error of one quantisation), ``bits`` and
+            ``direct_bits`` (an element, side information included).
+        """
+        rows: list[dict[str, Any]] = json.loads(self._native.report())
+        return rows
 
     def state_dict(self) -> dict[str, Any]:
         """The state as plain objects: {"version", "spec", "state": bytes}."""

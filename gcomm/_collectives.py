@@ -36,7 +36,7 @@ class Collectives(Host):
         number = parse_op(op, call.where("op"))
         source, target = call.pair(tensor, out)
         call.require_float(source, "tensor", "sums and averages are of")
-        row = (source.pointer, target.pointer, source.count, call.key)
+        row = (source.pointer, target.pointer, source.count, call.key, *source.matrix())
         result = tensor if out is None else out
         return call.start(_native.all_reduce, [row], source.dtype, number, call.codec, result=result)
 
@@ -60,7 +60,7 @@ class Collectives(Host):
                 call.where("keys").mistyped(f"expected a list of keys, got {type(keys).__name__}")
             if len(keys) != len(tensors):
                 call.where("keys").invalid(f"expected {len(tensors)} keys, one a tensor, got {len(keys)}")
-        rows: list[tuple[int, int, int, str | None]] = []
+        rows: list[tuple[int, int, int, str | None, int, int]] = []
         arrays: list[Array] = []
         for i, (tensor, key) in enumerate(zip(tensors, keys or itertools.repeat(None), strict=False)):
             name = f"tensors[{i}]"
@@ -76,9 +76,8 @@ class Collectives(Host):
                     call.where(name).invalid(f"it shares memory with tensors[{j}]")
             arrays.append(array)
             memory = call.usable(array, name)
-            rows.append(
-                (memory.pointer, memory.pointer, memory.count, parse_key(key, call.where(f"keys[{i}]")))
-            )
+            known = parse_key(key, call.where(f"keys[{i}]"))
+            rows.append((memory.pointer, memory.pointer, memory.count, known, *memory.matrix()))
         dtype = arrays[0].dtype
         return call.start(_native.all_reduce, rows, dtype, number, call.codec, result=list(tensors))
 
@@ -113,6 +112,7 @@ class Collectives(Host):
             number,
             call.codec,
             call.key,
+            *source.matrix(),
             result=output,
         )
 

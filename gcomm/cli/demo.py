@@ -22,7 +22,7 @@ from gcomm.cli.launch import Message, Ranks, run_ranks
 from gcomm.cli.sizes import format_bytes
 from gcomm.cli.world import have_torch
 
-DEFAULT_CODECS = "fp8_e4m3,nvfp4,hadamard+int4"
+DEFAULT_CODECS = "fp8_e4m3,nvfp4,gift+nvfp4,hadamard+int4"
 SHAPE = {"width": 192, "layers": 3, "heads": 4, "hidden": 512, "context": 128}
 QUICK_SHAPE = {"width": 96, "layers": 2, "heads": 4, "hidden": 256, "context": 64}
 QUICK_STEPS = 12

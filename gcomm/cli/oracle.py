@@ -95,6 +95,11 @@ class Rule:
         head, *more = transform.split(":")
         settings = dict(option.partition("=")[::2] for option in more + options)
         name = "fp32" if name == "none" else name
+        if "gift" in head.split("+"):
+            raise ValueError(
+                f"there is no error bound for codec {spec!r} on flat buffers: gift learns from matrices, and "
+                "what it loses depends on their spectrum (docs/gift.md, benchmarks/gift)"
+            )
         if name not in GRIDS or head not in ("", "hadamard"):
             raise ValueError(f"there is no error bound for codec {spec!r}; known formats: {', '.join(GRIDS)}")
         return Rule(
