@@ -79,8 +79,7 @@ __mmask16 mask(F value) {
   return static_cast<__mmask16>(out);
 }
 
-// ---- what SIMDe 0.7 lacks
-// ---------------------------------------------------------------------------------------
+// ---- what SIMDe 0.7 lacks ----
 
 inline __m512i cvtepu8(__m128i v) {
   std::uint8_t in[16];
@@ -152,8 +151,7 @@ inline __m512i shift_arithmetic(__m512i v, int n) {
 }
 inline __m128 quarter(__m512 v, int which) { return load<__m128>(open<float>(v).e + 4 * which); }
 
-// ---- the rest
-// ---------------------------------------------------------------------------------------------------
+// ---- the rest ----
 
 #if !defined(GCOMM_TEST_SIMDE)
 using U = std::uint32_t;

@@ -217,7 +217,7 @@ void communicators() {
   };
   CHECK(failed(reduce(1), GCOMM_ERR_INVALID, "comm: NULL") && work == nullptr);
   CHECK(failed(reduce(1, GCOMM_SUM, comms[0]), GCOMM_ERR_INVALID, "gcomm_tensor.struct_size: 0"));
-  for (gcomm_tensor& tensor : tensors) tensor = {sizeof tensor, data, data, 5, nullptr};
+  for (gcomm_tensor& tensor : tensors) tensor = {sizeof tensor, data, data, 5, nullptr, 0, 0};
   tensors[1].struct_size += 8;
   CHECK(failed(reduce(2, GCOMM_SUM, comms[0]), GCOMM_ERR_INVALID, "tensors[1].struct_size"));
 #if !defined(__SANITIZE_ADDRESS__)  // whose enum check would stop here
@@ -339,8 +339,13 @@ void tcp_by_hand() {
   for (int r = 0; r < kRanks; ++r) {
     CHECK(results[r] == GCOMM_OK);
     gcomm_tcp_listener_destroy(listeners[r]);
-    const gcomm_tensor tensor{sizeof tensor, data[static_cast<std::size_t>(r)].data(),
-                              data[static_cast<std::size_t>(r)].data(), 100000, nullptr};
+    const gcomm_tensor tensor{sizeof tensor,
+                              data[static_cast<std::size_t>(r)].data(),
+                              data[static_cast<std::size_t>(r)].data(),
+                              100000,
+                              nullptr,
+                              0,
+                              0};
     gcomm_codec* codec = nullptr;
     CHECK(gcomm_comm_codec(comms[r], "int8", &codec) == GCOMM_OK);
     CHECK(gcomm_all_reduce(comms[r], &tensor, 1, GCOMM_F32, GCOMM_SUM, codec, nullptr, &works[r]) == GCOMM_OK);

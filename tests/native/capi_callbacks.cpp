@@ -143,7 +143,7 @@ struct Job {
 };
 
 gcomm_work* reduce(gcomm_comm* comm, std::vector<float>& data, const char* spec) {
-  const gcomm_tensor tensor{sizeof tensor, data.data(), data.data(), data.size(), nullptr};
+  const gcomm_tensor tensor{sizeof tensor, data.data(), data.data(), data.size(), nullptr, 0, 0};
   gcomm_codec* codec = nullptr;
   gcomm_work* work = nullptr;
   CHECK(gcomm_comm_codec(comm, spec, &codec) == GCOMM_OK);

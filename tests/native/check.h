@@ -23,26 +23,26 @@ inline int report(const char* name) {
 }  // namespace check
 
 // Not thread-safe on purpose: threads hand their findings to the thread that checks.
-#define CHECK(condition, ...)                                              \
-  do {                                                                     \
-    ++check::checks();                                                     \
-    if (!(condition)) {                                                    \
-      if (++check::failures() <= 50) {                                     \
-        std::printf("%s:%d: %s", __FILE__, __LINE__, #condition);          \
-        __VA_OPT__(std::printf("  " __VA_ARGS__);)                         \
-        std::printf("\n");                                                 \
-      }                                                                    \
-    }                                                                      \
+#define CHECK(condition, ...)                                     \
+  do {                                                            \
+    ++check::checks();                                            \
+    if (!(condition)) {                                           \
+      if (++check::failures() <= 50) {                            \
+        std::printf("%s:%d: %s", __FILE__, __LINE__, #condition); \
+        __VA_OPT__(std::printf("  " __VA_ARGS__);)                \
+        std::printf("\n");                                        \
+      }                                                           \
+    }                                                             \
   } while (0)
 
-#define CHECK_THROWS(expression, expected_code)                                                       \
-  do {                                                                                                \
-    bool thrown_ = false;                                                                             \
-    try {                                                                                             \
-      (void)(expression);                                                                             \
-    } catch (const gcomm::Error& error_) {                                                            \
-      thrown_ = true;                                                                                 \
+#define CHECK_THROWS(expression, expected_code)                                                               \
+  do {                                                                                                        \
+    bool thrown_ = false;                                                                                     \
+    try {                                                                                                     \
+      (void)(expression);                                                                                     \
+    } catch (const gcomm::Error& error_) {                                                                    \
+      thrown_ = true;                                                                                         \
       CHECK(error_.code() == (expected_code), "code %d: %s", static_cast<int>(error_.code()), error_.what()); \
-    }                                                                                                 \
-    CHECK(thrown_, "%s did not throw", #expression);                                                  \
+    }                                                                                                         \
+    CHECK(thrown_, "%s did not throw", #expression);                                                          \
   } while (0)

@@ -179,6 +179,12 @@ void cuts() {
   CHECK(make_cut(std::uint64_t{8} << 20, 4160, std::size_t{1} << 20).chunks >= 32);
 }
 
+std::unique_ptr<Plan> plan_of(Call call, int ranks, std::size_t slot) {
+  std::vector<Item> items;
+  make_items(call, ranks, items);
+  return make_plan(call, items, 1, ranks, slot);
+}
+
 void plans() {
   const std::size_t slot = std::size_t{256} << 10;
   std::mt19937_64 random(5);
@@ -192,7 +198,7 @@ void plans() {
     }
     const char* const specs[] = {"int8", "int4:min_bytes=0", "fp32", "nvfp4:min_bytes=1000000"};
     const Call call = some_call(counts, specs[random() % 4]);
-    const auto plan = make_plan(call, 1, ranks, slot);
+    const auto plan = plan_of(call, ranks, slot);
     std::vector<std::uint64_t> raw(counts.size()), direct(counts.size());
     for (const bool is_raw : {true, false}) {
       const Part& part = is_raw ? plan->raw : plan->direct;
@@ -201,7 +207,7 @@ void plans() {
         std::size_t bytes = 0;
         CHECK(part.begin(c) < part.end(c));
         for (const Piece* piece = part.begin(c); piece != part.end(c); ++piece) {
-          std::uint64_t& done = (is_raw ? raw : direct)[piece->tensor];
+          std::uint64_t& done = (is_raw ? raw : direct)[piece->item];
           CHECK(piece->begin == done && piece->begin % codec::kTile == 0 && piece->count > 0);
           done += piece->count;
           bytes += coding.bound(piece->count);
@@ -216,7 +222,7 @@ void plans() {
       CHECK(length == 0 || (length * static_cast<std::uint64_t>(ranks) >= counts[i] &&
                             (length - codec::kTile) * static_cast<std::uint64_t>(ranks) < counts[i]));
       // Whatever it travels with, a tensor is cut in the same shards and takes the same path.
-      CHECK(make_plan(some_call({counts[i]}, call.codec->text().c_str()), 1, ranks, slot)->shard[0] == length);
+      CHECK(plan_of(some_call({counts[i]}, call.codec->text().c_str()), ranks, slot)->shard[0] == length);
     }
   }
 }
@@ -226,7 +232,9 @@ void plan_cache() {
   std::vector<Call> calls;
   for (std::uint64_t i = 0; i < 5; ++i) calls.push_back(some_call({100000 + i}));
   const auto get = [&](std::size_t i, std::uint64_t hash) {
-    return &cache.get(calls[i], hash, 2, std::size_t{1} << 20);
+    std::vector<Item> items;
+    make_items(calls[i], 2, items);
+    return &cache.get(calls[i], items, hash, 2, std::size_t{1} << 20);
   };
   const Plan* first = get(0, 10);
   const Plan* second = get(1, 11);
@@ -245,25 +253,25 @@ void plan_cache() {
 void codec_states() {
   const auto codec = stateful("int4:rounding=stochastic:ef=1");
   const int user = 0, other = 0;
-  KeyState* a = codec->acquire("a", -1, &user, 1, 10);
+  KeyState* a = codec->acquire("a", -1, &user, 1, 10, 1, 10);
   CHECK(a->residual == std::vector<float>(10, 0.0f) && a->calls == 0);
-  CHECK_THROWS(codec->acquire("a", -1, &other, 2, 10), Code::kInvalid);  // held by another's call
-  CHECK_THROWS(codec->acquire("a", -1, &user, 1, 10), Code::kInvalid);   // twice in one call
-  CHECK_THROWS(codec->acquire("a", -1, &user, 3, 11), Code::kInvalid);   // another size
-  CHECK(codec->acquire("a", -1, &user, 4, 10) == a);
+  CHECK_THROWS(codec->acquire("a", -1, &other, 2, 10, 1, 10), Code::kInvalid);  // held by another's call
+  CHECK_THROWS(codec->acquire("a", -1, &user, 1, 10, 1, 10), Code::kInvalid);   // twice in one call
+  CHECK_THROWS(codec->acquire("a", -1, &user, 3, 11, 1, 11), Code::kInvalid);   // another size
+  CHECK(codec->acquire("a", -1, &user, 4, 10, 1, 10) == a);
   CHECK_THROWS(codec->save(), Code::kInvalid);
   codec->release(a, true);
   codec->release(a, true);
   a->calls = 7;
   a->residual[3] = -2.5f;
-  KeyState* sent = codec->acquire("a", 2, &other, 5, 4);
+  KeyState* sent = codec->acquire("a", 2, &other, 5, 4, 1, 4);
   sent->calls = 1;
   codec->release(sent, true);
   const Bytes saved = codec->save();
   const auto loaded = stateful("int4:ef=1:rounding=stochastic");
   loaded->load(saved.data(), saved.size());
   CHECK(loaded->save() == saved);
-  KeyState* again = loaded->acquire("a", -1, &user, 6, 10);
+  KeyState* again = loaded->acquire("a", -1, &user, 6, 10, 1, 10);
   CHECK(again->calls == 7 && again->residual == a->residual);
   CHECK_THROWS(loaded->load(saved.data(), saved.size()), Code::kInvalid);  // in use
   loaded->release(again, true);

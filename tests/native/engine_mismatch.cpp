@@ -174,7 +174,7 @@ void point_to_point(const std::string& transport) {
             "%s", recv->text().c_str());
       if (*spec != '\0') {
         const comm::Codec codec = world.codec(0, spec);
-        auto* state = codec->acquire("k", 2, &world, collective::StatefulCodec::next_call_id(), sent);
+        auto* state = codec->acquire("k", 2, &world, collective::StatefulCodec::next_call_id(), sent, 1, sent);
         CHECK(state->residual == std::vector<float>(sent, 0.0f));
         codec->release(state, true);
       }

@@ -42,8 +42,15 @@ namespace {
 
 constexpr std::uint64_t kCount = 400000;
 
+std::vector<float> ramps() {
+  std::vector<float> values(kCount);
+  for (std::size_t i = 0; i < kCount; ++i)
+    values[i] = 0.5f + static_cast<float>(i % 37) * static_cast<float>(i % 101) * 1e-3f;
+  return values;
+}
+
 struct Memory {
-  std::vector<float> input = std::vector<float>(kCount, 0.5f);
+  std::vector<float> input = ramps();
   std::vector<float> output = std::vector<float>(4 * kCount);
 };
 
@@ -57,6 +64,10 @@ struct Kind {
 WorkRef reduce(Communicator& comm, Memory& m, const comm::Codec& codec) {
   const TensorView tensor{m.input.data(), m.output.data(), kCount,
                           "a key that is longer than any short string"};
+  return comm.all_reduce(&tensor, 1, DType::kF32, collective::Op::kAvg, codec, 0);
+}
+WorkRef matrix(Communicator& comm, Memory& m, const comm::Codec& codec) {
+  const TensorView tensor{m.input.data(), m.output.data(), 80000, "a matrix's weight", 100, 800};
   return comm.all_reduce(&tensor, 1, DType::kF32, collective::Op::kAvg, codec, 0);
 }
 WorkRef small(Communicator& comm, Memory& m, const comm::Codec& codec) {
@@ -109,6 +120,13 @@ const Kind kKinds[] = {
     {"broadcast", cast, ""},
     {"send and recv", pass, "int8"},
     {"barrier", meet, ""},
+    // Between refreshes, from the second call of a key on.
+    {"gift scale", matrix, "gift+int8:mode=scale:rank=8:refresh=1000:min_bytes=0"},
+    {"gift split", matrix, "gift+int4:mode=split:rank=8:refresh=1000:ef=1:min_bytes=0"},
+    {"gift rows", matrix, "gift+int4:mode=rows:rank=8:refresh=1000:ef=1:min_bytes=0"},
+    {"gift factored", matrix, "gift+int8:geometry=factored:refresh=1000:min_bytes=0"},
+    // A refresh in every call.
+    {"gift factored, refreshed", matrix, "gift+int8:geometry=factored:refresh=1:min_bytes=0"},
 };
 
 void no_allocations(const WorldOptions& options) {

@@ -18,6 +18,9 @@ gcomm_engine_test(engine_arguments)
 gcomm_engine_test(engine_coalesced TIMEOUT 300)
 gcomm_engine_test(engine_variable)
 gcomm_engine_test(engine_steady TIMEOUT 300)
+gcomm_engine_test(engine_gift TIMEOUT 300)
+gcomm_engine_test(engine_gift_calls TIMEOUT 300)
+gcomm_engine_test(engine_gift_shared TIMEOUT 300)
 
 # Not a test: benchmarks/native/all_reduce_speed.cpp tells what it measures.
 add_executable(all_reduce_speed ${PROJECT_SOURCE_DIR}/benchmarks/native/all_reduce_speed.cpp)

@@ -45,7 +45,7 @@ class World {
 // Every rank's transport, connected.
 std::vector<std::unique_ptr<Transport>> make_transports(const WorldOptions& options);
 
-// ---- data ---------------------------------------------------------------------------------------------------
+// ---- data ----
 
 enum class Fill { kNormal, kWithNonFinite, kHuge };
 Bytes random_tensor(DType dtype, std::uint64_t count, std::uint64_t seed, Fill fill = Fill::kNormal);
