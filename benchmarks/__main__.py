@@ -1,8 +1,11 @@
-"""``python -m benchmarks run [CASE...]``, ``list``, ``table``."""
+"""``python -m benchmarks run [CASE...]``, ``keep CASE ROWS.json...``, ``list``, ``table``."""
 
 from __future__ import annotations
 
+import json
+import os
 import subprocess
+from pathlib import Path
 from typing import Any
 
 import click
@@ -10,7 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.cases import CASES
-from benchmarks.driver import SkippedError, run_case, stored_results
+from benchmarks.driver import SkippedError, keep, run_case, stored_results
 from gcomm.cli.present import table_console
 
 
@@ -47,6 +50,18 @@ def run(names: tuple[str, ...]) -> None:
             ok = ok and result["met"]
     if not ok:
         raise SystemExit(1)
+
+
+@main.command("keep")
+@click.argument("name", metavar="CASE", type=click.Choice(list(CASES)))
+@click.argument("files", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path))
+def keep_rows(name: str, files: tuple[Path, ...]) -> None:
+    """Judge and keep the rows that the case's command wrote when it was run by hand, one file a run.
+
+    For cases that take long: their commands go on where they stopped.
+    """
+    runs = [json.loads(file.read_text(encoding="utf-8")) for file in files]
+    _show([keep(CASES[name], runs, os.getloadavg()[0])], table_console())
 
 
 @main.command()

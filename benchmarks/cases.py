@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from benchmarks.driver import Case, Network, Row, Target
+from benchmarks.gift import figures
 
 Figure = Callable[[Sequence[Row]], float]
 
@@ -112,6 +113,77 @@ def _small(ranks: int) -> Case:
     )
 
 
+# ---- gift ----------------------------------------------------------------------------------------------------
+
+RELATIVE, OWN = "relative_error", "own_geometry_error"
+
+
+def _gift_block() -> Case:
+    def part(codec: str, error: str) -> Figure:
+        return lambda rows: figures.over(rows, error, codec)
+
+    wanted = {"scale": (0.62, 0.36), "split": (0.35, 0.35)}
+    return Case(
+        "gift_block",
+        "errors of gift's sums of real gradients, 256 wide, over direct nvfp4's, mean of two steps",
+        "python -m benchmarks.gift.fidelity block build/gift/block.npz",
+        tuple(
+            Target(f"{mode} r=16, {error}", part(f"gift+nvfp4:mode={mode}:rank=16", error), limit, at_most=True)
+            for mode, limits in wanted.items()
+            for error, limit in zip((RELATIVE, OWN), limits, strict=True)
+        ),
+        runs=1,
+    )
+
+
+def _gift_wide() -> Case:
+    def part(codec: str, error: str, direct: str) -> Figure:
+        return lambda rows: figures.over(rows, error, codec, direct)
+
+    def bits(codec: str) -> Figure:
+        return lambda rows: figures.bits(rows, codec)
+
+    nvfp4, int4 = "gift+nvfp4", "gift+hadamard+int4"
+    return Case(
+        "gift_wide",
+        "errors of gift's sums of real gradients, sides of 1024 and more, steps 40 and 120",
+        "python -m benchmarks.gift.fidelity wide build/gift/wide.npz",
+        (
+            Target(f"{nvfp4}: bits an element", bits(nvfp4), 4.8, unit="bits", at_most=True),
+            Target(f"{nvfp4}: {RELATIVE} / nvfp4's", part(nvfp4, RELATIVE, "nvfp4"), 0.55, at_most=True),
+            Target(f"{nvfp4}: {OWN} / nvfp4's", part(nvfp4, OWN, "nvfp4"), 0.3, at_most=True),
+            Target(f"{nvfp4}: {RELATIVE} / fp8_e4m3's", part(nvfp4, RELATIVE, "fp8_e4m3"), 1.0, at_most=True),
+            Target(f"{int4}: bits an element", bits(int4), 4.5, unit="bits", at_most=True),
+            Target(f"{int4}: {RELATIVE} / fp8_e4m3's", part(int4, RELATIVE, "fp8_e4m3"), 1.0, at_most=True),
+        ),
+        runs=1,
+    )
+
+
+def _gift_training(optimiser: str, *targets: Target) -> Case:
+    return Case(
+        f"gift_training_{optimiser}",
+        f"evaluation loss of a small model trained by 2 ranks under {optimiser}, paired by seed",
+        f"python -m benchmarks.gift.training --optimiser {optimiser}",
+        targets,
+        runs=1,
+    )
+
+
+def _gift_cost() -> Case:
+    def part(rows: Sequence[Row]) -> float:
+        direct = _only(rows, codec="nvfp4")["call_ms"]
+        return min(float(row["call_ms"]) for row in rows if row["codec"] != "nvfp4") / float(direct)
+
+    return Case(
+        "gift_cost_1gbit_2",
+        "all_reduce_coalesced of four matrices of 1024 x 4096 fp32, gift+nvfp4 at rank 8, over a 1 Gbit/s link",
+        "python -m benchmarks.gift.cost",
+        (Target("the fastest mode / direct nvfp4", part, 1.25, at_most=True),),
+        network=Network(2, "1gbit"),
+    )
+
+
 CASES = {
     case.name: case
     for case in (
@@ -149,6 +221,38 @@ CASES = {
             (Target("growth after the first 1,000", _largest("growth_mib"), 1.0, unit="MiB", at_most=True),),
             runs=1,
         ),
+        _gift_block(),
+        _gift_wide(),
+        Case(
+            "gift_rate_distortion",
+            "errors of sums of real gradients against bits, every format; needs gift_wide's gradients",
+            "python -m benchmarks.gift.rate_distortion build/gift/wide.npz --step 120 --matrices wq,w_down "
+            "--ranks 64 --plot docs/gift_rate_distortion.png",
+            (),
+            runs=1,
+        ),
+        _gift_training(
+            "muon",
+            Target(
+                "gift+int3: part of int3's gap closed",
+                lambda rows: figures.closed(rows, "muon", "int3", "gift+int3"),
+                0.6,
+            ),
+            Target(
+                "gift+int3, scale: part of int3's gap closed",
+                lambda rows: figures.closed(rows, "muon", "int3", "gift+int3:mode=scale:rank=16"),
+                0.5,
+            ),
+            Target(
+                "gift+nvfp4 above fp32",
+                lambda rows: figures.over_exact(rows, "muon", "gift+nvfp4"),
+                0.3,
+                unit="%",
+                at_most=True,
+            ),
+        ),
+        _gift_training("adamw"),
+        _gift_cost(),
         Case(
             "link",
             "latency and bandwidth of the bare TCP transport on loopback, 2 ranks",

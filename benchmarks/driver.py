@@ -121,12 +121,17 @@ def run_case(case: Case, say: Callable[[str], None]) -> dict[str, Any]:
         for number in range(case.runs):
             say(f"{case.name}: run {number + 1} of {case.runs}")
             runs.append(_run_once(case))
+    return keep(case, runs, load)
+
+
+def keep(case: Case, runs: list[list[Row]], load: float) -> dict[str, Any]:
+    """Judge the rows of each run, write ``benchmarks/results/NAME.json``, and return what was written."""
     targets = [_judge(target, runs) for target in case.targets]
     result = {
         "case": case.name,
         "title": case.title,
         "command": case.shown_command,
-        "runs": case.runs,
+        "runs": len(runs),
         "date": datetime.datetime.now(datetime.timezone.utc).date().isoformat(),
         "machine": {**machine(), "load_before": round(load, 2)},
         "network": asdict(case.network) if case.network else None,

@@ -1,0 +1,1 @@
+"""What gift buys on real gradients: capture them, then measure error against bytes."""
