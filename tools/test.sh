@@ -22,7 +22,7 @@ default)
   say "layers"
   "$python" tools/check_layers.py
   say "native tests"
-  ctest --test-dir build/test --output-on-failure
+  ctest --test-dir build/test --output-on-failure -j "$(nproc)"
   say "Python tests"
   (cd tests && pytest -q python -m "not long")
   ;;
