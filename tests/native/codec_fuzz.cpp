@@ -2,7 +2,7 @@
 // set, and nothing beside the output is touched; of any other length they are refused. Meant for a sanitiser
 // build.
 //
-//   codec_fuzz [CASES]     default 6000; the long tier is 1000000
+//   GCOMM_FUZZ_CASES=N codec_fuzz     default 6000; the long tier asks for 1000000
 #include <cstdlib>
 
 #include "base/error.h"
@@ -98,8 +98,9 @@ class Fuzzer {
 
 }  // namespace
 
-int main(int argc, char** argv) {
-  const long cases = argc > 1 ? std::strtol(argv[1], nullptr, 10) : 6000;
+int main() {
+  const char* asked = std::getenv("GCOMM_FUZZ_CASES");  // the long tier asks for more
+  const long cases = asked != nullptr ? std::strtol(asked, nullptr, 10) : 6000;
   Fuzzer fuzzer(20261130);
   for (long i = 0; i < cases; ++i) {
     fuzzer.one_case();
