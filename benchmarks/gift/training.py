@@ -22,7 +22,8 @@ from torch import Tensor
 
 from benchmarks.gift.capture import OPTIMISERS, RANKS, Muon
 from benchmarks.gift.engine import Ranks
-from benchmarks.gift.figures import EXACT, Row, summary
+from benchmarks.gift.figures import EXACT, Row, losses_of, summary
+from gcomm.cli import plots
 from gcomm.cli.demo_data import Corpus, evaluation_batches, load_corpus, training_batch
 from gcomm.cli.demo_model import ByteModel, Shape
 
@@ -133,13 +134,34 @@ def show(rows: Sequence[Row]) -> None:
             click.echo(line)
 
 
+def plot(rows: Sequence[Row], optimiser: str, path: str) -> None:
+    """Per cent over fp32 of each seed and codec, with means and 95 % intervals."""
+    figure, axes = plots.new_figure(1, 7.0)
+    exact = losses_of(rows, optimiser, EXACT)
+    shown = [row for row in summary(rows, optimiser) if row["codec"] != EXACT]
+    for place, row in enumerate(shown):
+        ours = losses_of(rows, optimiser, row["codec"])
+        over = [100 * (ours[seed] / exact[seed] - 1) for seed in sorted(ours)]
+        axes.plot([place + 0.15] * len(over), over, "o", color="C1", markersize=4, alpha=0.7)
+        axes.errorbar(place, row["over_fp32_percent"], row["over_fp32_half"], fmt="s", color="C0", capsize=4)
+    axes.axhline(0, color="0.3", linewidth=1)
+    axes.set_xticks(range(len(shown)), [row["codec"].replace(":", "\n", 1) for row in shown])
+    axes.set_ylabel("evaluation loss over fp32's of the same seed, %")
+    axes.set_title(f"{optimiser}: seeds (circles), mean and 95 % interval")
+    axes.grid(visible=True, axis="y", alpha=0.3)
+    plots.save_figure(figure, path)
+
+
 @click.command()
 @click.option("--optimiser", type=click.Choice(OPTIMISERS), default="muon", show_default=True)
 @click.option("--codecs", metavar="A,B,...", help="Default: the optimiser's own list.")
 @click.option("--seeds", default="0,1,2,3,4", show_default=True, metavar="A,B,...")
 @click.option("--steps", type=click.IntRange(min=30), default=300, show_default=True)
+@click.option("--plot", "plot_file", type=click.Path(dir_okay=False), help="Where a plot is written.")
 @click.option("--json", "json_file", type=click.Path(dir_okay=False, path_type=Path), required=True)
-def main(*, optimiser: str, codecs: str | None, seeds: str, steps: int, json_file: Path) -> None:
+def main(
+    *, optimiser: str, codecs: str | None, seeds: str, steps: int, plot_file: str | None, json_file: Path
+) -> None:
     """Train what FILE does not hold yet, one run after the other; FILE is written after each."""
     torch.set_num_threads(1)
     corpus = load_corpus()
@@ -154,6 +176,8 @@ def main(*, optimiser: str, codecs: str | None, seeds: str, steps: int, json_fil
             json_file.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
             click.echo(f"seed {seed}  {codec:34} {rows[-1]['eval_loss']:.4f}  {rows[-1]['seconds']} s")
     show(rows)
+    if plot_file:
+        plot(rows, optimiser, plot_file)
 
 
 if __name__ == "__main__":
