@@ -158,9 +158,10 @@ class Codec:
         -------
         list of dict
             One a key: ``key``, ``geometry``, ``rows``, ``cols``, ``path`` ("direct", "scale", "split" or
-            "mapped"), ``calls``, ``why``, and for spectral gift ``rank``, and once a reference was seen
-            ``predicted_error`` and ``direct_error`` (relative error of one quantisation), ``bits`` and
-            ``direct_bits`` (an element, side information included).
+            "rows", of weights "direct", "by row and column" or "by element"), ``calls``, ``why``, and for
+            spectral gift ``rank``, and once a reference was seen ``predicted_error`` and ``direct_error``
+            (relative error of one quantisation), ``bits`` and ``direct_bits`` (an element, side information
+            included).
         """
         rows: list[dict[str, Any]] = json.loads(self._native.report())
         return rows
