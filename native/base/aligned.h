@@ -6,6 +6,10 @@
 #include <new>
 #include <utility>
 
+#if defined(__SANITIZE_ADDRESS__)
+extern "C" void __lsan_ignore_object(const void*);
+#endif
+
 namespace gcomm {
 
 class AlignedBuffer {
@@ -31,6 +35,9 @@ class AlignedBuffer {
 
   // Gives the memory up without freeing it.
   void leak() noexcept {
+#if defined(__SANITIZE_ADDRESS__)
+    __lsan_ignore_object(data_);
+#endif
     data_ = nullptr;
     bytes_ = 0;
   }

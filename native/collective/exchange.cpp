@@ -31,10 +31,16 @@ Exchange::Exchange(Transport& transport, Lane send_lane, Lane receive_lane, std:
 }
 
 Exchange::~Exchange() {
-  if (transport_.releases_buffers_on_failure()) return;
+  if (transport_.releases_buffers_on_failure() || idle()) return;
   slots_.leak();
   ring_.leak();
   words_.leak();
+}
+
+bool Exchange::idle() noexcept {
+  const auto empty = [](const std::vector<Ticket>& tickets) { return tickets.empty(); };
+  const std::vector<std::vector<Ticket>>& sent = ring_.all_tickets();
+  return clean() && receives_.empty() && sends_.empty() && std::all_of(sent.begin(), sent.end(), empty);
 }
 
 void Exchange::begin(std::uint64_t hash, std::size_t depth) {

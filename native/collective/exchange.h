@@ -106,6 +106,8 @@ class Exchange {
   void queue_send(int peer, std::uint8_t* message, std::size_t bytes);
   void post_queued();
   void drain(int peer);
+  // Nothing was asked of the transport that it may still be at.
+  bool idle() noexcept;
   void hear(int peer, const Header& header, const std::uint8_t* payload);
 
   Transport& transport_;

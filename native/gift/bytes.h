@@ -30,7 +30,8 @@ class Fields {
   }
   template <typename T>
   void get(T* values, std::size_t count) {
-    std::memcpy(values, take(count * sizeof(T)), count * sizeof(T));
+    const std::uint8_t* from = take(count * sizeof(T));
+    if (count > 0) std::memcpy(values, from, count * sizeof(T));
   }
   void done() const {
     if (left_ > 0) broken();
