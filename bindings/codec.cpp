@@ -24,12 +24,7 @@ nb::object new_bytes(std::uint64_t size, Fill fill) {
   nb::object owner = nb::steal(bytes);
   void* data = PyBytes_AsString(bytes);
   std::uint64_t written = 0;
-  Failure failure;
-  {
-    nb::gil_scoped_release released;
-    failure = Failure::of(fill(data, &written));
-  }
-  if (failure.result != GCOMM_OK) raise(failure);
+  check_without_gil([&] { return fill(data, &written); });
   if (written == size) return owner;
   return nb::steal(PyBytes_FromStringAndSize(static_cast<const char*>(data), static_cast<Py_ssize_t>(written)));
 }
@@ -66,38 +61,28 @@ std::uint64_t encode_into(Codec& codec, std::uintptr_t pointer, int dtype, std::
   options.key = key ? c_text(*key, GCOMM_ERR_INVALID, "key") : nullptr;
   options.source = -1;
   std::uint64_t written = 0;
-  Failure failure;
-  {
-    nb::gil_scoped_release released;
-    failure = Failure::of(gcomm_codec_encode(codec.codec, reinterpret_cast<const void*>(pointer),
-                                             static_cast<gcomm_dtype>(dtype), count, &options,
-                                             reinterpret_cast<void*>(target), capacity, &written));
-  }
-  if (failure.result != GCOMM_OK) raise(failure);
+  check_without_gil([&] {
+    return gcomm_codec_encode(codec.codec, reinterpret_cast<const void*>(pointer),
+                              static_cast<gcomm_dtype>(dtype), count, &options, reinterpret_cast<void*>(target),
+                              capacity, &written);
+  });
   return written;
 }
 
 void decode(const Codec& codec, std::uintptr_t source, std::uint64_t bytes, std::uintptr_t pointer, int dtype,
             std::uint64_t count) {
-  Failure failure;
-  {
-    nb::gil_scoped_release released;
-    failure = Failure::of(gcomm_codec_decode(codec.codec, reinterpret_cast<const void*>(source), bytes,
-                                             reinterpret_cast<void*>(pointer), static_cast<gcomm_dtype>(dtype),
-                                             count));
-  }
-  if (failure.result != GCOMM_OK) raise(failure);
+  check_without_gil([&] {
+    return gcomm_codec_decode(codec.codec, reinterpret_cast<const void*>(source), bytes,
+                              reinterpret_cast<void*>(pointer), static_cast<gcomm_dtype>(dtype), count);
+  });
 }
 
 void decode_accumulate(const Codec& codec, std::uintptr_t source, std::uint64_t bytes,
                        std::uintptr_t accumulator, std::uint64_t count) {
-  Failure failure;
-  {
-    nb::gil_scoped_release released;
-    failure = Failure::of(gcomm_codec_decode_accumulate(codec.codec, reinterpret_cast<const void*>(source),
-                                                        bytes, reinterpret_cast<float*>(accumulator), count));
-  }
-  if (failure.result != GCOMM_OK) raise(failure);
+  check_without_gil([&] {
+    return gcomm_codec_decode_accumulate(codec.codec, reinterpret_cast<const void*>(source), bytes,
+                                         reinterpret_cast<float*>(accumulator), count);
+  });
 }
 
 std::string report(const Codec& codec) {

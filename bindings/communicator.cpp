@@ -34,12 +34,7 @@ struct Listener {
 
 std::vector<Comm> make_local(std::int32_t n) {
   std::vector<gcomm_comm*> made(static_cast<std::size_t>(std::max(n, 0)), nullptr);
-  Failure failure;
-  {
-    nb::gil_scoped_release released;
-    failure = Failure::of(gcomm_comm_create_local(n, nullptr, made.data()));
-  }
-  if (failure.result != GCOMM_OK) raise(failure);
+  check_without_gil([&] { return gcomm_comm_create_local(n, nullptr, made.data()); });
   std::vector<Comm> comms;
   comms.reserve(made.size());
   for (gcomm_comm* comm : made) comms.emplace_back(comm);
@@ -124,12 +119,7 @@ void close_all(const nb::list& comms, double grace_s, const std::string& why) {
 void abort(const Comm& comm, const std::string& why) {
   gcomm_comm* handle = comm.get();
   const char* text = c_text(why, GCOMM_ERR_INVALID, "why");
-  Failure failure;
-  {
-    nb::gil_scoped_release released;
-    failure = Failure::of(gcomm_comm_abort(handle, text));
-  }
-  if (failure.result != GCOMM_OK) raise(failure);
+  check_without_gil([&] { return gcomm_comm_abort(handle, text); });
 }
 
 nb::dict stats(const Comm& comm) {

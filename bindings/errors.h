@@ -29,6 +29,17 @@ inline void check(gcomm_result result) {
   if (result != GCOMM_OK) raise(Failure::of(result));
 }
 
+// The same of a call that is made here without the GIL.
+template <class Run>
+void check_without_gil(Run run) {
+  Failure failure;
+  {
+    nb::gil_scoped_release released;
+    failure = Failure::of(run());
+  }
+  if (failure.result != GCOMM_OK) raise(failure);
+}
+
 // A text for the C library, which would see it end at its first NUL. With the GIL.
 inline const char* c_text(const std::string& text, gcomm_result otherwise, const char* what) {
   if (text.find('\0') != std::string::npos) raise({otherwise, std::string(what) + ": holds a NUL character"});

@@ -29,16 +29,6 @@ struct Basis {
   }
 };
 
-template <class Run>
-void without_gil(Run run) {
-  Failure failure;
-  {
-    nb::gil_scoped_release released;
-    failure = Failure::of(run());
-  }
-  if (failure.result != GCOMM_OK) raise(failure);
-}
-
 }  // namespace
 
 void bind_gift(nb::module_& m) {
@@ -48,7 +38,8 @@ void bind_gift(nb::module_& m) {
           [](Basis* self, std::uint64_t rows, std::uint64_t cols, std::uint64_t rank,
              const std::optional<std::string>& isa) {
             new (self) Basis();
-            check(gcomm_gift_basis_create(rows, cols, rank, isa ? isa->c_str() : nullptr, &self->handle));
+            check(gcomm_gift_basis_create(
+                rows, cols, rank, isa ? c_text(*isa, GCOMM_ERR_INVALID, "isa") : nullptr, &self->handle));
           },
           "rows"_a, "cols"_a, "rank"_a, "isa"_a.none() = nb::none())
       .def_prop_ro("rank", [](const Basis& b) { return b.info().rank; })
@@ -63,7 +54,7 @@ void bind_gift(nb::module_& m) {
       .def(
           "update",
           [](Basis& b, std::uintptr_t reference, int dtype, std::int32_t rounds) {
-            without_gil([&] {
+            check_without_gil([&] {
               return gcomm_gift_basis_update(b.handle, reinterpret_cast<const void*>(reference),
                                              static_cast<gcomm_dtype>(dtype), rounds);
             });
@@ -72,13 +63,15 @@ void bind_gift(nb::module_& m) {
       .def(
           "apply",
           [](Basis& b, std::uintptr_t matrix) {
-            without_gil([&] { return gcomm_gift_basis_apply(b.handle, reinterpret_cast<float*>(matrix)); });
+            check_without_gil(
+                [&] { return gcomm_gift_basis_apply(b.handle, reinterpret_cast<float*>(matrix)); });
           },
           "matrix"_a)
       .def(
           "inverse",
           [](Basis& b, std::uintptr_t matrix) {
-            without_gil([&] { return gcomm_gift_basis_inverse(b.handle, reinterpret_cast<float*>(matrix)); });
+            check_without_gil(
+                [&] { return gcomm_gift_basis_inverse(b.handle, reinterpret_cast<float*>(matrix)); });
           },
           "matrix"_a)
       .def(

@@ -9,30 +9,19 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
-#include <ctime>
 #include <exception>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "codec/codec.h"
+#include "thread_time.h"
 
 namespace {
 
+using benchmark::seconds;
 using gcomm::codec::BlockCodec;
 using gcomm::codec::Encoded;
-
-// Of this thread alone, so that other programs on the machine disturb less.
-double now() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-double seconds(const std::function<void()>& work) {
-  const double start = now();
-  work();
-  return now() - start;
-}
 
 // Normal-like numbers of slowly changing size, as gradients have.
 std::vector<float> values(std::size_t count) {

@@ -9,13 +9,13 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
-#include <ctime>
 #include <exception>
 #include <functional>
 #include <string>
 #include <vector>
 
 #include "gift/products.h"
+#include "thread_time.h"
 
 #if defined(__x86_64__)
 #include <immintrin.h>
@@ -23,19 +23,8 @@
 
 namespace {
 
+using benchmark::seconds;
 using gcomm::codec::Isa;
-
-// Of this thread alone, so that other programs on the machine disturb less.
-double now() {
-  timespec time;
-  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time);
-  return static_cast<double>(time.tv_sec) + 1e-9 * static_cast<double>(time.tv_nsec);
-}
-double seconds(const std::function<void()>& work) {
-  const double start = now();
-  work();
-  return now() - start;
-}
 
 constexpr int kPeakRounds = 2000000;
 

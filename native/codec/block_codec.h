@@ -30,6 +30,13 @@ const Driver& need_driver(Isa isa);
 // make() with the driver given.
 std::shared_ptr<const BlockCodec> make_tile_codec(const CodecSpec& spec, Isa isa, const Driver& driver);
 
+inline const std::uint8_t* element_at(const void* p, DType dtype, std::size_t index) {
+  return static_cast<const std::uint8_t*>(p) + index * dtype_size(dtype);
+}
+inline std::uint8_t* element_at(void* p, DType dtype, std::size_t index) {
+  return static_cast<std::uint8_t*>(p) + index * dtype_size(dtype);
+}
+
 // Position of a codable dtype in Driver::elements; throws Error(kInvalid) for any other.
 std::size_t element_index(DType dtype);
 

@@ -38,8 +38,8 @@ void make_items(Call& call, int ranks, std::vector<Item>& items) {
     rest.input = tensor.input;
     rest.output = tensor.output;
     const KeyTransform* transform = tensor.transform();
-    const bool raw = tensor_goes_raw(call, tensor.count, ranks);
-    if (transform != nullptr && !raw) {
+    // Without a transform the plan decides, once.
+    if (transform != nullptr && !tensor_goes_raw(call, tensor.count, ranks)) {
       rest.role = role_of(transform->path());
       rest.never_raw = transform->path() != Path::kDirect;
       if (transform->path() == Path::kCoded) rest.coding = Coding(&transform->block(), call.dtype);

@@ -20,10 +20,9 @@ constexpr std::size_t kMostGroupBytes = std::size_t{96} << 10;
 // A transform that gains less, in bits an element, is not worth its arithmetic.
 constexpr double kLeastGain = 0.1;
 
-double bits_of(const codec::BlockCodec& block, double elements) {
-  const double tiles = std::ceil(elements / static_cast<double>(codec::kTile));
-  return 8.0 * tiles * static_cast<double>(block.max_encoded_bytes(codec::kTile)) /
-         (tiles * static_cast<double>(codec::kTile));
+// An element of a full tile.
+double bits_of(const codec::BlockCodec& block) {
+  return 8.0 * static_cast<double>(block.max_encoded_bytes(codec::kTile)) / static_cast<double>(codec::kTile);
 }
 
 // Energy in the first `rank` directions.
@@ -82,7 +81,7 @@ Choice rows(const Spectrum& spectrum, std::uint32_t rank, double block_error, do
             codec::Isa isa) {
   double side_bits = 0;  // of a row
   for (const Band& band : row_bands(rank, side, isa)) {
-    side_bits += bits_of(*band.block, codec::kTile) * static_cast<double>(band.count);
+    side_bits += bits_of(*band.block) * static_cast<double>(band.count);
   }
   Choice choice;
   choice.way = Choice::Way::kRows;
@@ -122,8 +121,6 @@ double format_error(const codec::BlockCodec& block) {
   job.count = kCount;
   job.dst = wire.data();
   job.capacity = wire.size();
-  std::vector<float> residual(kCount, 0.0f);
-  if (block.spec().error_feedback) job.residual = residual.data();
   const std::size_t bytes = block.encode(job).bytes;
   std::vector<float> decoded(kCount);
   block.decode({wire.data(), bytes}, decoded.data(), DType::kF32, kCount);
@@ -154,8 +151,8 @@ double damping(const Spectrum& spectrum, std::size_t rank, std::size_t i, int al
 Choice choose(const Spectrum& spectrum, const codec::GiftSpec& gift, const codec::BlockCodec& block,
               const codec::BlockCodec& side, double block_error, double side_error, codec::Isa isa) {
   using Mode = codec::GiftSpec::Mode;
-  const double bits = bits_of(block, static_cast<double>(spectrum.rows) * static_cast<double>(spectrum.cols));
-  const double side_bits = bits_of(side, codec::kTile);
+  const double bits = bits_of(block);
+  const double side_bits = bits_of(side);
   Choice direct;
   direct.predicted = block_error;
   direct.bits = bits;

@@ -21,13 +21,6 @@ constexpr std::size_t kBlock = 64;           // no format's block, nor the defau
 
 constexpr std::size_t kLanes = 16;  // vectors may read so far past a range
 
-const std::uint8_t* element_at(const void* data, DType dtype, std::size_t index) {
-  return static_cast<const std::uint8_t*>(data) + index * dtype_size(dtype);
-}
-std::uint8_t* element_at(void* data, DType dtype, std::size_t index) {
-  return static_cast<std::uint8_t*>(data) + index * dtype_size(dtype);
-}
-
 std::shared_ptr<const codec::BlockCodec> band_codec(const char* format, codec::Isa isa) {
   return codec::BlockCodec::make(codec::parse_spec(format), isa);
 }
@@ -51,7 +44,7 @@ std::size_t rows_together(std::size_t cols) {
 struct RowCodec::Memory {
   std::vector<float> x;       // a group's values
   std::vector<float> kept;    // the same, decoded
-  std::vector<float> sum;     // in reduce_encode()
+  std::vector<float> sum;     // in decode_accumulate()
   std::vector<float> own;     // before S was taken off, for error feedback
   std::vector<float> s;       // rows x width
   std::vector<float> l;       // rows x width
@@ -211,7 +204,7 @@ void RowCodec::decode_group(Memory& memory, const std::uint8_t* src, std::size_t
 }
 
 bool RowCodec::load(const void* src, DType dtype, std::size_t begin, std::size_t count, float* x) const {
-  driver_.elements[codec::element_index(dtype)].load(element_at(src, dtype, begin), count, x);
+  driver_.elements[codec::element_index(dtype)].load(codec::element_at(src, dtype, begin), count, x);
   std::fill(x + count, x + count + kLanes, 0.0f);
   if (spec().nonfinite != codec::NonFinite::kZero || !driver_.has_nonfinite(x, count)) return false;
   driver_.zero_nonfinite(x, count);
@@ -247,7 +240,7 @@ void RowCodec::decode(codec::Encoded in, void* dst, DType dtype, std::size_t cou
   for (std::size_t done = 0; done < count;) {
     const std::size_t part = std::min(granule(), count - done);
     decode_group(memory, in.data + offset, part / cols_, memory.kept.data());
-    elements.store(memory.kept.data(), part, element_at(dst, dtype, done));
+    elements.store(memory.kept.data(), part, codec::element_at(dst, dtype, done));
     offset += group_bytes(part / cols_);
     done += part;
   }
@@ -305,7 +298,7 @@ codec::EncodeResult RowCodec::reduce_encode(const codec::ReduceJob& job) const {
                    job.residual == nullptr ? nullptr : job.residual + done, job.out != nullptr);
       decoded = memory.kept.data();
     }
-    if (job.out != nullptr) elements.store(decoded, count, element_at(job.out, job.dtype, done));
+    if (job.out != nullptr) elements.store(decoded, count, codec::element_at(job.out, job.dtype, done));
     offset += group_bytes(rows);
     done += count;
   }

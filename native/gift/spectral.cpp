@@ -49,7 +49,6 @@ std::string number(double value) {
 
 SpectralKey::SpectralKey(const codec::CodecSpec& spec, codec::Isa isa, std::uint64_t rows, std::uint64_t cols)
     : spec_(spec),
-      gift_(spec.gift),
       isa_(isa),
       rows_(rows),
       cols_(cols),
@@ -92,7 +91,7 @@ collective::KeyTransform::Side SpectralKey::side(std::size_t index) const {
 
 void SpectralKey::choose_way() {
   const Spectrum spectrum{rows_, cols_, basis_->singular_values(), basis_->squared_norm()};
-  choice_ = choose(spectrum, gift_, *block_, *side_block_, block_error_, side_error_, isa_);
+  choice_ = choose(spectrum, spec_.gift, *block_, *side_block_, block_error_, side_error_, isa_);
   if (choice_.way != Choice::Way::kDirect) adopt();
   Fnv64 hash;
   hash.number(basis_->digest()).number(static_cast<std::uint64_t>(choice_.way)).number(choice_.rank);
@@ -100,7 +99,7 @@ void SpectralKey::choose_way() {
 }
 
 void SpectralKey::adopt() {
-  coordinates_.set(*basis_, choice_.rank, gift_.alpha_eighths);
+  coordinates_.set(*basis_, choice_.rank, spec_.gift.alpha_eighths);
   if (choice_.way == Choice::Way::kRows) {
     if (row_codec_ == nullptr || row_codec_->rank() != choice_.rank) {
       row_codec_ = std::make_unique<RowCodec>(spec_, isa_, block_, cols_, choice_.rank);
@@ -258,21 +257,21 @@ void SpectralKey::weigh_as_sum(float* residual, const Place& place) const {
 
 bool SpectralKey::learn(const void* reduced, DType dtype, bool owner) {
   const bool cold = basis_ != nullptr && basis_->rank() == 0;
-  const bool due = cold || calls_ % static_cast<std::uint32_t>(gift_.refresh) == 0;
+  const bool due = cold || calls_ % static_cast<std::uint32_t>(spec_.gift.refresh) == 0;
   ++calls_;
   if (basis_ == nullptr || !due) return false;
-  if (gift_.broadcast_basis && !owner) return true;
+  if (spec_.gift.broadcast_basis && !owner) return true;
   const FpEnvironment environment;
   MatrixView g;
   g.data = reduced;
   g.dtype = dtype;
   g.rows = rows_;
   g.cols = cols_;
-  return basis_->update(g, cold ? kColdRounds : kWarmRounds, isa_) || gift_.broadcast_basis;
+  return basis_->update(g, cold ? kColdRounds : kWarmRounds, isa_) || spec_.gift.broadcast_basis;
 }
 
 std::size_t SpectralKey::shared_bytes() const {
-  return gift_.broadcast_basis && basis_ != nullptr ? basis_->saved_bytes() : 0;
+  return spec_.gift.broadcast_basis && basis_ != nullptr ? basis_->saved_bytes() : 0;
 }
 
 void SpectralKey::settle(float* residual, const Place& place) {
@@ -321,7 +320,7 @@ void SpectralKey::load(const std::uint8_t* data, std::size_t bytes) {
   in.get(&way, 1);
   std::uint32_t rank = 0;
   in.get(&rank, 1);
-  std::unique_ptr<Basis> basis = make_basis(gift_, rows_, cols_);
+  std::unique_ptr<Basis> basis = make_basis(spec_.gift, rows_, cols_);
   if (basis != nullptr) basis->load(in.take(basis->saved_bytes()), basis->saved_bytes());
   in.done();
   basis_ = std::move(basis);

@@ -65,7 +65,6 @@ class SpectralKey final : public collective::KeyTransform, private codec::TileMa
   void weigh(float* residual, const Place& place, float factor) const;
 
   const codec::CodecSpec spec_;
-  const codec::GiftSpec gift_;
   const codec::Isa isa_;
   const std::uint64_t rows_;
   const std::uint64_t cols_;

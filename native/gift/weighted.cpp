@@ -67,29 +67,24 @@ WeightedKey::WeightedKey(const codec::CodecSpec& spec, std::uint64_t rows, std::
 bool WeightedKey::by_element() const noexcept { return !factored() && observed_ >= kEnoughSquares; }
 
 void WeightedKey::forward(std::uint64_t element, std::size_t count, float* x) const {
-  if (of_elements_) {
-    for (std::size_t i = 0; i < count; ++i) x[i] *= out_[element + i];
-    return;
-  }
-  for_each_row(element, count, cols_, x,
-               [this](std::uint64_t row, std::uint64_t column, float* v, std::size_t n) {
-                 const float of_row = out_[row];
-                 const float* of_column = out_.data() + rows_ + column;
-                 for (std::size_t j = 0; j < n; ++j) v[j] = v[j] * of_row * of_column[j];
-               });
+  multiply(out_, element, count, x);
 }
 
 void WeightedKey::inverse(std::uint64_t element, std::size_t count, float* x) const {
+  multiply(back_, element, count, x);
+}
+
+void WeightedKey::multiply(const std::vector<float>& by, std::uint64_t element, std::size_t count,
+                           float* x) const {
   if (of_elements_) {
-    for (std::size_t i = 0; i < count; ++i) x[i] *= back_[element + i];
+    for (std::size_t i = 0; i < count; ++i) x[i] *= by[element + i];
     return;
   }
-  for_each_row(element, count, cols_, x,
-               [this](std::uint64_t row, std::uint64_t column, float* v, std::size_t n) {
-                 const float of_row = back_[row];
-                 const float* of_column = back_.data() + rows_ + column;
-                 for (std::size_t j = 0; j < n; ++j) v[j] = v[j] * of_row * of_column[j];
-               });
+  for_each_row(element, count, cols_, x, [&](std::uint64_t row, std::uint64_t column, float* v, std::size_t n) {
+    const float of_row = by[row];
+    const float* of_column = by.data() + rows_ + column;
+    for (std::size_t j = 0; j < n; ++j) v[j] = v[j] * of_row * of_column[j];
+  });
 }
 
 // Squares of a part of the reduced tensor into sums by row and by column. A NaN or an Inf makes some of them

@@ -43,6 +43,9 @@ class WeightedKey final : public collective::KeyTransform, private codec::TileMa
   void inverse(std::uint64_t element, std::size_t count, float* x) const override;
 
   bool factored() const noexcept { return geometry_ == codec::GiftSpec::Geometry::kFactored; }
+  // by: out_ or back_.
+  void multiply(const std::vector<float>& by, std::uint64_t element, std::size_t count, float* x) const;
+
   // Whether weights are of elements; before enough was observed, elementwise is factored too.
   bool by_element() const noexcept;
   // Squares of the reduced tensor into the moments. False, and nothing changes, where it holds a NaN or an Inf.

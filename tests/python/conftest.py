@@ -7,12 +7,25 @@ from collections.abc import Iterator
 import pytest
 from ranks import RankPools, rank_pools
 
+from gcomm import Communicator
+
 
 @pytest.fixture(scope="session")
 def rank_pool() -> Iterator[RankPools]:
     """Processes with a gloo group, kept for the session: ``rank_pool(n).run(fn, *args)``."""
     with rank_pools() as pools:
         yield pools
+
+
+@pytest.fixture(scope="module")
+def comm() -> Iterator[Communicator]:
+    """The second of two ranks. Nobody answers it: a call that got past the checks would time out."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("GCOMM_TIMEOUT", "2")
+        first, second = Communicator.local(2)
+    yield second
+    second.abort()
+    first.close()
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

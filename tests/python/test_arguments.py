@@ -10,27 +10,10 @@ import numpy as np
 import pytest
 import torch
 import torch.distributed as dist
-from numpy.typing import NDArray
+from arrays import read_only
 
 import gcomm
 from gcomm import Communicator, errors
-
-
-@pytest.fixture(scope="module")
-def comm() -> Any:
-    """The second of two ranks. Nobody answers it: a call that got past the checks would time out."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GCOMM_TIMEOUT", "2")
-        first, second = Communicator.local(2)
-    yield second
-    second.abort()
-    first.close()
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
-
 
 X = torch.arange(6.0)
 SQUARE = torch.zeros(4, 4)
@@ -102,7 +85,7 @@ BAD_CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ),
     (
         "out read-only",
-        lambda c: c.all_reduce(X.numpy(), out=_read_only(np.zeros(6, np.float32))),
+        lambda c: c.all_reduce(X.numpy(), out=read_only(np.zeros(6, np.float32))),
         ValueError,
         "'out' .* read-only",
     ),
@@ -242,7 +225,7 @@ BAD_CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("broadcast type", lambda c: c.broadcast(X, "0"), TypeError, "'src' on rank 1: expected a rank"),
     (
         "broadcast read-only",
-        lambda c: c.broadcast(_read_only(np.ones(2)), 0),
+        lambda c: c.broadcast(read_only(np.ones(2)), 0),
         ValueError,
         "'tensor' .* read-only",
     ),
@@ -259,7 +242,7 @@ BAD_CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
         ValueError,
         "'src' on rank 1: expected a rank from 0 to 1, got -1",
     ),
-    ("recv read-only", lambda c: c.recv(_read_only(np.ones(2)), 0), ValueError, "'tensor' .* read-only"),
+    ("recv read-only", lambda c: c.recv(read_only(np.ones(2)), 0), ValueError, "'tensor' .* read-only"),
 ]
 
 

@@ -9,7 +9,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from arrays import Foreign, read_only
 from ranks import run_local
 
 from gcomm import Communicator
@@ -20,24 +20,6 @@ def alone() -> Any:
     (comm,) = Communicator.local(1)
     with comm:
         yield comm
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
-
-
-class _Foreign:
-    """DLPack and nothing else."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
-
-    def __dlpack__(self, **how: Any) -> Any:
-        return self._array.__dlpack__(**how)
-
-    def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
 
 
 def test_zero_dimensional_and_empty(alone: Communicator) -> None:
@@ -63,7 +45,7 @@ def test_requires_grad_is_reduced_as_values(alone: Communicator) -> None:
 
 
 def test_read_only_input_with_out(alone: Communicator) -> None:
-    source = _read_only(np.arange(4, dtype=np.float32))
+    source = read_only(np.arange(4, dtype=np.float32))
     out = np.zeros(4, np.float32)
     alone.all_reduce(source, out=out, codec=None)
     assert np.array_equal(out, source)
@@ -91,7 +73,7 @@ def test_numpy_and_ml_dtypes(alone: Communicator, dtype: Any) -> None:
 
 def test_any_dlpack_array(alone: Communicator) -> None:
     memory = np.arange(6, dtype=np.float32).reshape(2, 3)
-    alone.all_reduce(_Foreign(memory), codec=None)
+    alone.all_reduce(Foreign(memory), codec=None)
     assert memory.tolist() == [[0, 1, 2], [3, 4, 5]]
 
 

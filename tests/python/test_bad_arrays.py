@@ -8,39 +8,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from numpy.typing import NDArray
+from arrays import Foreign, read_only
 
 from gcomm import Communicator, errors
-
-
-@pytest.fixture(scope="module")
-def comm() -> Any:
-    """The second of two ranks. Nobody answers it: a call that got past the checks would time out."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("GCOMM_TIMEOUT", "2")
-        first, second = Communicator.local(2)
-    yield second
-    second.abort()
-    first.close()
-
-
-def _read_only(array: NDArray[Any]) -> NDArray[Any]:
-    array.flags.writeable = False
-    return array
-
-
-class _Foreign:
-    """DLPack and nothing else."""
-
-    def __init__(self, array: NDArray[Any]) -> None:
-        self._array = array
-
-    def __dlpack__(self, **how: Any) -> Any:
-        return self._array.__dlpack__(**how)
-
-    def __dlpack_device__(self) -> Any:
-        return self._array.__dlpack_device__()
-
 
 BAD_ARRAYS: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     (
@@ -88,14 +58,14 @@ BAD_ARRAYS: list[tuple[str, Callable[[], Any], type[Exception], str]] = [
     ),
     (
         "read-only",
-        lambda: _read_only(np.ones(4, dtype=np.float32)),
+        lambda: read_only(np.ones(4, dtype=np.float32)),
         ValueError,
         "read-only; pass a writable one, or out=",
     ),
-    ("read-only by DLPack", lambda: _Foreign(_read_only(np.ones(4, np.float32))), ValueError, "read-only"),
+    ("read-only by DLPack", lambda: Foreign(read_only(np.ones(4, np.float32))), ValueError, "read-only"),
     (
         "strided by DLPack",
-        lambda: _Foreign(np.ones(8, np.float32)[::2]),
+        lambda: Foreign(np.ones(8, np.float32)[::2]),
         ValueError,
         "expected contiguous memory",
     ),
