@@ -4,6 +4,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <random>
 #include <thread>
 
 #include "check.h"
@@ -16,11 +17,27 @@ using namespace harness;
 
 constexpr std::size_t kSlot = 4096;
 
-// A port that was free a moment ago, with some free ones after it.
+bool is_free(int port) {
+  const int fd = ::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(static_cast<std::uint16_t>(port));
+  const bool good = ::bind(fd, reinterpret_cast<sockaddr*>(&address), sizeof address) == 0;
+  ::close(fd);
+  return good;
+}
+
+// A port that was free a moment ago, as was every other that a rendezvous may move on to. Below the range
+// that outgoing connections are given by default (32768 and up), and at random, so that tests that run side
+// by side do not meet.
 int free_port() {
-  static int next = 20000 + static_cast<int>(::getpid() % 500) * 40;
-  next += 20;
-  return next;
+  static std::mt19937 random{std::random_device{}()};
+  for (;;) {
+    const int port = std::uniform_int_distribution<int>(10000, 32000)(random);
+    int offset = 0;
+    while (offset < gcomm::kTcpRendezvousPorts && is_free(port + offset)) ++offset;
+    if (offset == gcomm::kTcpRendezvousPorts) return port;
+  }
 }
 
 // A listener that is no rendezvous: silent, like a launcher's store, or talkative.
