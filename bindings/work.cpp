@@ -67,6 +67,18 @@ nb::dict stats(const Work& work) {
   return d;
 }
 
+// (raw bytes, wire bytes, whether it went raw) of each tensor of an all_reduce.
+nb::list tensor_stats(const Work& work, std::uint64_t tensors) {
+  nb::list all;
+  for (std::uint64_t i = 0; i < tensors; ++i) {
+    gcomm_tensor_stats s{};
+    s.struct_size = sizeof s;
+    check(gcomm_work_get_tensor_stats(work.get(), i, &s));
+    all.append(nb::make_tuple(s.raw_bytes, s.wire_bytes, s.raw_path != 0));
+  }
+  return all;
+}
+
 }  // namespace
 
 void bind_work(nb::module_& m) {
@@ -74,6 +86,8 @@ void bind_work(nb::module_& m) {
       .def("wait", &wait, "timeout_s"_a.none())
       .def("is_completed", [](const Work& w) { return gcomm_work_is_completed(w.get()) != 0; })
       .def("stats", &stats, nb::sig("def stats(self) -> dict[str, int | float | str | bool]"))
+      .def("tensor_stats", &tensor_stats, "tensors"_a,
+           nb::sig("def tensor_stats(self, tensors: int) -> list[tuple[int, int, bool]]"))
       .def(
           "on_complete",
           [](const Work& w, nb::callable fn) { Completions::instance().notify(w.get(), std::move(fn)); },

@@ -8,9 +8,10 @@ from typing import Any
 
 from . import _native
 from ._arguments import parse_int, parse_key, parse_op, parse_rank
-from ._arrays import Array, Where
+from ._arrays import Array, Dtype, Where
 from ._call import Call, CodecLike, Host, Timeout
-from .errors import UnsupportedError
+from ._codec import Codec
+from .errors import ClosedError, UnsupportedError
 from .work import Work
 
 
@@ -80,6 +81,29 @@ class Collectives(Host):
             rows.append((memory.pointer, memory.pointer, memory.count, known, *memory.matrix()))
         dtype = arrays[0].dtype
         return call.start(_native.all_reduce, rows, dtype, number, call.codec, result=list(tensors))
+
+    def _all_reduce_rows(
+        self,
+        rows: Sequence[tuple[int, int, int, str | None, int, int]],
+        dtype: Dtype,
+        op: int,
+        *,
+        codec: Codec | None,
+        keep: Sequence[Any],
+        seconds: float,
+    ) -> Work:
+        """An all_reduce_coalesced whose arguments the caller has checked.
+
+        rows: input, output, count, key, rows and columns of each tensor. ``keep``: what the memory belongs to.
+        ``seconds``: 0 for the communicator's default.
+        """
+        native = None if codec is None else codec._native
+        kept = [self._native, native, *keep]
+        try:
+            work = _native.all_reduce(self._native, rows, dtype, op, native, seconds, kept)
+        except ClosedError as error:
+            raise self._with_way_out(error) from None
+        return Work(work, self, "all_reduce_coalesced", keep, finishers=(), for_torch=True)
 
     def reduce_scatter_tensor(
         self,

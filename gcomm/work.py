@@ -124,9 +124,13 @@ class Work:
             if self._future is not None:
                 return self._future
             self._future = future = _new_future(self._for_torch)
-        _completion.ensure_thread()
-        self._native.on_complete(self._resolve)
+        self._when_done(self._resolve)
         return future
+
+    def _when_done(self, function: Callable[[], object]) -> None:
+        """Has a function run in a thread of gcomm's own once the call has completed, well or not."""
+        _completion.ensure_thread()
+        self._native.on_complete(function)
 
     @property
     def stats(self) -> Mapping[str, Any]:

@@ -10,14 +10,20 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from .ddp import DDPState, ddp_hook
     from .rules import DIRECT, Rule, Rules
+    from .stats import log_to, summary
 
-__all__ = ["DIRECT", "Rule", "Rules"]
+__all__ = ["DIRECT", "DDPState", "Rule", "Rules", "ddp_hook", "log_to", "summary"]
 
 _HOMES = {
+    "DDPState": "ddp",
     "DIRECT": "rules",
     "Rule": "rules",
     "Rules": "rules",
+    "ddp_hook": "ddp",
+    "log_to": "stats",
+    "summary": "stats",
 }
 
 

@@ -168,6 +168,25 @@ gcomm_result gcomm_work_get_stats(const gcomm_work* work, gcomm_work_stats* stat
   });
 }
 
+gcomm_result gcomm_work_get_tensor_stats(const gcomm_work* work, uint64_t index, gcomm_tensor_stats* stats) {
+  return guard([&]() -> gcomm_result {
+    const gcomm::comm::Work& done = *as_work(&required(work, "work"));
+    if (!done.completed()) return GCOMM_PENDING;
+    const gcomm::collective::Call& call = done.call;
+    if (call.verb != gcomm::collective::Verb::kAllReduce || done.job != nullptr) {
+      throw Error(Code::kInvalid, "work: only an all_reduce has statistics of its tensors");
+    }
+    if (index >= call.tensor_count) {
+      throw Error(Code::kInvalid, "index: expected less than " + std::to_string(call.tensor_count) + ", got " +
+                                      std::to_string(index));
+    }
+    const gcomm::collective::TensorArg& tensor = call.tensors[index];
+    gcomm::capi::write_struct(stats, {0, tensor.raw_bytes, tensor.wire_bytes, tensor.raw_path ? 1 : 0, 0},
+                              "gcomm_tensor_stats");
+    return GCOMM_OK;
+  });
+}
+
 gcomm_result gcomm_work_on_complete(gcomm_work* work, void (*fn)(void* context, gcomm_result result),
                                     void* context) {
   return guard([&] {

@@ -59,6 +59,9 @@ static_assert(offsetof(gcomm_comm_stats, calls) == 8 && offsetof(gcomm_comm_stat
               offsetof(gcomm_comm_stats, comm_s) == 40 && offsetof(gcomm_comm_stats, decode_s) == 48 &&
               offsetof(gcomm_comm_stats, plans) == 56 && offsetof(gcomm_comm_stats, workspace_bytes) == 64 &&
               offsetof(gcomm_comm_stats, raw_path_calls) == 72 && sizeof(gcomm_comm_stats) == 80);
+static_assert(offsetof(gcomm_tensor_stats, raw_bytes) == 8 && offsetof(gcomm_tensor_stats, wire_bytes) == 16 &&
+              offsetof(gcomm_tensor_stats, raw_path) == 24 && offsetof(gcomm_tensor_stats, reserved) == 28 &&
+              sizeof(gcomm_tensor_stats) == 32);
 static_assert(offsetof(gcomm_work_stats, raw_bytes) == 8 && offsetof(gcomm_work_stats, wire_bytes) == 16 &&
               offsetof(gcomm_work_stats, encode_s) == 24 && offsetof(gcomm_work_stats, comm_s) == 32 &&
               offsetof(gcomm_work_stats, decode_s) == 40 && offsetof(gcomm_work_stats, total_s) == 48 &&

@@ -33,8 +33,11 @@ class RawExchange {
       const Timer timer(frame_.stats().encode_s);
       PayloadWriter out(coding_, exchange_.payload(0), exchange_.payload_capacity(), 0);
       for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
-        const TensorArg& tensor = *frame_.items[piece->item].tensor;
+        TensorArg& tensor = *frame_.items[piece->item].tensor;
         out.add(tensor, at(tensor.input, piece->begin, coding_.item), piece->count, piece->begin);
+        const std::uint64_t bytes = piece->count * coding_.item * exchange_.peers().size();
+        tensor.raw_bytes += bytes;
+        tensor.wire_bytes += bytes;
       }
       exchange_.seal(0, out.header(kToOwners, chunk));
     }
@@ -168,6 +171,12 @@ class TwoPhases {
     exchange_.flush();
   }
 
+  // `count` elements of an item, encoded in `bytes`, go to so many peers.
+  void account(const Item& item, std::uint64_t count, std::size_t bytes, std::size_t peers) const {
+    item.tensor->wire_bytes += bytes * peers;
+    if (item.role != Item::Role::kSide) item.tensor->raw_bytes += count * dtype_size(coding_.dtype) * peers;
+  }
+
   void encode(std::uint32_t chunk, int owner, std::size_t index) {
     PayloadWriter out(coding_, exchange_.payload(index), exchange_.payload_capacity(), pieces(chunk, owner));
     for (const Piece* piece = part_.begin(chunk); piece != part_.end(chunk); ++piece) {
@@ -176,11 +185,13 @@ class TwoPhases {
       const Item& item = item_of(*piece);
       const std::uint64_t begin = start(*piece, owner);
       out.use(item.coding);
+      const std::size_t left = out.left();
       if (item.wire != nullptr) {
         out.add_encoded(item.wire, count, begin);
       } else {
         out.add(*item.tensor, at(item.input, begin, item.coding.item), count, begin, item.map());
       }
+      account(item, count, left - out.left(), 1);
     }
     frame_.stats().nonfinite = frame_.stats().nonfinite || out.nonfinite();
     exchange_.seal(index, out.header(kToOwners, chunk), extra(chunk, owner));
@@ -245,6 +256,7 @@ class TwoPhases {
     const codec::EncodeResult result = item.coding.block->reduce_encode(job);
     out.saw_nonfinite(result.nonfinite);
     out.added(result.bytes, job.count);
+    account(item, job.count, result.bytes, exchange_.peers().size());
   }
 
   // Whether something of the own sum is to be read back from what was sent.
@@ -363,6 +375,9 @@ void all_reduce(Frame& frame) {
   begin_call(frame, hash, plan.encoded_bytes);
   opening(frame, encoded, call.raises_nonfinite() && any_nonfinite(call));
   expect_from_all(frame, plan.raw.chunks());
+  for (std::size_t i = 0; i < frame.items.size(); ++i) {
+    if (plan.shard[i] == 0) frame.items[i].tensor->raw_path = true;
+  }
   TwoPhases two_phases(frame, plan);
   if (encoded) {
     for (const int peer : frame.exchange.peers()) frame.exchange.expect(peer, two_phases.messages_from(peer));

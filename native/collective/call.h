@@ -34,6 +34,12 @@ struct TensorArg {
   std::string key;
   KeyState* state = nullptr;  // null where the codec keeps nothing
 
+  // Of an all_reduce: what this rank sent of it, and how many bytes that would have been as they are; headers
+  // apart.
+  std::uint64_t wire_bytes = 0;
+  std::uint64_t raw_bytes = 0;
+  bool raw_path = false;
+
   KeyTransform* transform() const noexcept { return state == nullptr ? nullptr : state->transform.get(); }
 
   // Set when the call starts: where the generators of stochastic rounding stand.

@@ -130,6 +130,9 @@ void Communicator::set_tensors(Call& call, const TensorView* tensors, std::size_
     tensor.rows = flat ? 1 : tensors[i].rows;
     tensor.cols = flat ? tensor.count : tensors[i].cols;
     tensor.key.assign(tensors[i].key);
+    tensor.wire_bytes = 0;
+    tensor.raw_bytes = 0;
+    tensor.raw_path = false;
     tensor.state = nullptr;
     tensor.counted = false;
   }

@@ -258,6 +258,9 @@ void communicators() {
   gcomm_work_stats work_stats{};
   work_stats.struct_size = sizeof work_stats;
   CHECK(gcomm_work_get_stats(work, &work_stats) == GCOMM_PENDING);
+  gcomm_tensor_stats tensor_stats{};
+  tensor_stats.struct_size = sizeof tensor_stats;
+  CHECK(gcomm_work_get_tensor_stats(work, 0, &tensor_stats) == GCOMM_PENDING);
   CHECK(failed(gcomm_work_wait(work, NAN), GCOMM_ERR_INVALID, "timeout_s"));
   const auto completed = [](void* context, gcomm_result result) {
     auto& seen = *static_cast<Note*>(context);
@@ -269,6 +272,7 @@ void communicators() {
   CHECK(gcomm_comm_abort(comms[1], nullptr) == GCOMM_OK);
   CHECK(failed(gcomm_work_wait(work, -1), GCOMM_ERR_ABORTED, "rank 1 aborted") && gcomm_last_error_rank() == 1);
   CHECK(gcomm_work_get_stats(work, &work_stats) == GCOMM_OK);
+  CHECK(failed(gcomm_work_get_tensor_stats(work, 0, &tensor_stats), GCOMM_ERR_INVALID, "all_reduce"));
   gcomm_work* other = nullptr;
   CHECK(failed(gcomm_barrier(comms[0], nullptr, &other), GCOMM_ERR_CLOSED, "rank 1 aborted") &&
         other == nullptr);

@@ -21,6 +21,7 @@ static const function all[] = {
     (function)gcomm_comm_timeout, (function)gcomm_comm_close, (function)gcomm_comm_abort,
     (function)gcomm_comm_destroy, (function)gcomm_comm_get_stats, (function)gcomm_comm_codec,
     (function)gcomm_work_wait, (function)gcomm_work_is_completed, (function)gcomm_work_get_stats,
+    (function)gcomm_work_get_tensor_stats,
     (function)gcomm_work_on_complete, (function)gcomm_work_destroy, (function)gcomm_all_reduce,
     (function)gcomm_reduce_scatter, (function)gcomm_all_gather, (function)gcomm_all_to_all,
     (function)gcomm_broadcast, (function)gcomm_send, (function)gcomm_recv,

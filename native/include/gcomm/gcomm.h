@@ -280,6 +280,19 @@ typedef struct gcomm_work_stats {
 GCOMM_API gcomm_result gcomm_work_wait(gcomm_work* work, double timeout_s);
 GCOMM_API int32_t gcomm_work_is_completed(const gcomm_work* work);
 GCOMM_API gcomm_result gcomm_work_get_stats(const gcomm_work* work, gcomm_work_stats* stats);
+
+typedef struct gcomm_tensor_stats {
+  size_t struct_size;
+  uint64_t raw_bytes;  /* what the same messages would have carried of it uncompressed */
+  uint64_t wire_bytes; /* sent of it by this rank, headers apart */
+  int32_t raw_path;    /* nonzero: sent unencoded */
+  int32_t reserved;
+} gcomm_tensor_stats;
+
+/* Of the tensor at position `index` of an all_reduce that has completed. GCOMM_PENDING before;
+ * GCOMM_ERR_INVALID for another verb, or beyond its tensors. */
+GCOMM_API gcomm_result gcomm_work_get_tensor_stats(const gcomm_work* work, uint64_t index,
+                                                   gcomm_tensor_stats* stats);
 /* Calls fn(context, result) once when the work completes, from gcomm's thread, or at once if it already has. fn
  * must not block. */
 GCOMM_API gcomm_result gcomm_work_on_complete(gcomm_work* work, void (*fn)(void* context, gcomm_result result),
