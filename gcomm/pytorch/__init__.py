@@ -11,19 +11,24 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from .ddp import DDPState, ddp_hook
+    from .optim import StiefelOptimizer
     from .rules import DIRECT, Rule, Rules
     from .stats import log_to, summary
 
-__all__ = ["DIRECT", "DDPState", "Rule", "Rules", "ddp_hook", "log_to", "summary"]
+__all__ = ["DIRECT", "DDPState", "Rule", "Rules", "StiefelOptimizer", "ddp_hook", "log_to", "summary"]
 
 _HOMES = {
     "DDPState": "ddp",
     "DIRECT": "rules",
     "Rule": "rules",
     "Rules": "rules",
+<<<<<<< HEAD
     "ddp_hook": "ddp",
     "log_to": "stats",
     "summary": "stats",
+=======
+    "StiefelOptimizer": "optim",
+>>>>>>> 32e3721 (StiefelOptimizer: Riemannian and spectral descent among matrices with orthonormal columns)
 }
 
 
