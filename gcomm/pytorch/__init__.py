@@ -22,13 +22,10 @@ _HOMES = {
     "DIRECT": "rules",
     "Rule": "rules",
     "Rules": "rules",
-<<<<<<< HEAD
+    "StiefelOptimizer": "optim",
     "ddp_hook": "ddp",
     "log_to": "stats",
     "summary": "stats",
-=======
-    "StiefelOptimizer": "optim",
->>>>>>> 32e3721 (StiefelOptimizer: Riemannian and spectral descent among matrices with orthonormal columns)
 }
 
 
