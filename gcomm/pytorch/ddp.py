@@ -42,6 +42,7 @@ _STATE_VERSION = 1
 _RESTART = (
     "; start all ranks again from the last checkpoint, which should hold DDPState.state_dict() of each rank"
 )
+_RECOVERABLE = (MismatchError, NonFiniteError)
 # What to do about a failure, after what it was.
 _ADVICE: dict[type[GcommError], str] = {
     PeerLostError: _RESTART,
@@ -126,7 +127,8 @@ class DDPState:
         self._step = 0
         self._complete = False  # a step is, and its statistics are not yet
         self._firsts = 0  # buckets in this step that were called the first
-        self._ending = False  # _end_backward will be called
+        self._ending = False  # _backward_done will be called
+        self._pending: list[torch.futures.Future[torch.Tensor]] = []
         self._statistics = Statistics()
         self._lock = threading.Lock()
         self._failures: list[GcommError] = []
@@ -274,13 +276,14 @@ class DDPState:
             self._step_complete()
         flight = _Flight(self, plan, buffer)
         flight.start(measured)
+        self._pending.append(flight.future)
         if last or not self._ending:
             try:
-                # DistributedDataParallel's own end of the backward comes between the two.
-                _queue_callback(lambda: _queue_callback(self._end_backward))
+                _queue_callback(self._backward_done)
                 self._ending = True
             except RuntimeError:
                 # Not in a backward (in a join, say): there is nobody to raise but the future.
+                self._pending.clear()
                 if last:
                     return flight.future.then(self._checked)
         return flight.future
@@ -389,6 +392,21 @@ class DDPState:
         first = next((each for each in failures if not isinstance(each, ClosedError)), failures[0])
         advice = _ADVICE.get(type(first), "")
         return type(first)(f"ddp_hook, step {self._step}: {first}{advice}", first.rank)
+
+    def _backward_done(self) -> None:
+        """Before DistributedDataParallel's own end of the backward, which waits for the same futures, and then
+        for collectives of torch's that have no words for a lost rank.
+        """
+        pending, self._pending = self._pending, []
+        for future in pending:
+            future.wait()
+        with self._lock:
+            fatal = any(not isinstance(each, _RECOVERABLE) for each in self._failures)
+        if fatal:
+            self._end_backward()
+        else:
+            # After it: a training loop that goes on finds DistributedDataParallel done with this step.
+            _queue_callback(self._end_backward)
 
     def _end_backward(self) -> None:
         self._ending = False

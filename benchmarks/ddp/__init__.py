@@ -1,0 +1,1 @@
+"""Training with DistributedDataParallel: hooks side by side."""
