@@ -1,39 +1,12 @@
 // What repeated calls cost: no allocation, workspaces within their bound, memory flat over ten thousand calls.
 #include <malloc.h>
 
-#include <atomic>
 #include <cstdio>
 #include <cstdlib>
 
+#include "allocations.h"
 #include "comm/env.h"
 #include "engine_world.h"
-
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define COUNTS_ALLOCATIONS 0
-#else
-#define COUNTS_ALLOCATIONS 1
-#endif
-
-namespace {
-std::atomic<bool> counting{false};
-std::atomic<int> allocations{0};
-}  // namespace
-
-#if COUNTS_ALLOCATIONS
-// The whole process's, in all threads: operator new ends here, too.
-extern "C" {
-void* __libc_malloc(std::size_t);
-void* __libc_memalign(std::size_t, std::size_t);
-void* malloc(std::size_t n) {
-  if (counting) ++allocations;
-  return __libc_malloc(n);
-}
-void* aligned_alloc(std::size_t alignment, std::size_t n) {
-  if (counting) ++allocations;
-  return __libc_memalign(alignment, n);
-}
-}
-#endif
 
 using namespace gcomm;
 using namespace gcomm::test;
@@ -139,8 +112,8 @@ void no_allocations(const WorldOptions& options) {
     constexpr int kWarm = 6, kCounted = 4;
     for (int round = 0; round < kWarm + kCounted; ++round) {
       if (round == kWarm) {
-        allocations = 0;
-        counting = true;
+        allocations::count = 0;
+        allocations::counting = true;
       }
       for (int r = 0; r < options.size; ++r) {
         const auto i = static_cast<std::size_t>(r);
@@ -150,10 +123,10 @@ void no_allocations(const WorldOptions& options) {
         if (work) work->wait_until(Deadline::max());
       }
     }
-    counting = false;
+    allocations::counting = false;
     for (const WorkRef& work : works) CHECK(!work || work->code() == Code::kOk, "%s", work->text().c_str());
-    CHECK(allocations == 0, "%s over %s, %d ranks: %d allocations", kind.name, options.transport.c_str(),
-          options.size, allocations.load());
+    CHECK(allocations::count == 0, "%s over %s, %d ranks: %d allocations", kind.name, options.transport.c_str(),
+          options.size, allocations::count.load());
   }
 }
 
@@ -227,13 +200,13 @@ void ten_thousand_calls() {
 
 int main() {
 #if COUNTS_ALLOCATIONS
-  counting = true;
+  allocations::counting = true;
   void* volatile first = std::malloc(10);
   std::free(first);
   int* volatile second = new int(3);
   delete second;
-  counting = false;
-  CHECK(allocations == 2, "the counter is not in the way: %d", allocations.load());
+  allocations::counting = false;
+  CHECK(allocations::count == 2, "the counter is not in the way: %d", allocations::count.load());
 #endif
   for (const int ranks : {1, 2, 4}) no_allocations({.size = ranks});
   no_allocations({.size = 3, .transport = "tcp", .slot_bytes = std::size_t{128} << 10});

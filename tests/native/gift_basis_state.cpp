@@ -1,37 +1,12 @@
 // The basis as state: the same bits on every instruction set, unharmed by what it refuses, saved and loaded
 // whole, and no allocation once it runs.
 #include <array>
-#include <cstdlib>
 #include <limits>
-#include <new>
 #include <vector>
 
+#include "allocations.h"
 #include "base/error.h"
 #include "gift_checks.h"
-
-namespace {
-std::size_t allocations = 0;
-}  // namespace
-
-void* operator new(std::size_t bytes) {
-  ++allocations;
-  if (void* p = std::malloc(bytes)) {
-    return p;
-  }
-  throw std::bad_alloc();
-}
-void* operator new(std::size_t bytes, std::align_val_t alignment) {
-  ++allocations;
-  const auto align = static_cast<std::size_t>(alignment);
-  if (void* p = std::aligned_alloc(align, (bytes + align - 1) / align * align)) {
-    return p;
-  }
-  throw std::bad_alloc();
-}
-void operator delete(void* p) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t) noexcept { std::free(p); }
-void operator delete(void* p, std::align_val_t) noexcept { std::free(p); }
-void operator delete(void* p, std::size_t, std::align_val_t) noexcept { std::free(p); }
 
 namespace {
 
@@ -147,11 +122,17 @@ void check_allocations() {
   const Matrix low(60, 50, with_spectrum(60, 50, geometric(2, 0.5), 53));
   Basis basis(60, 50, 6);
   CHECK(basis.update(low.view(), 1, Isa::kAvx2));
-  const std::size_t before = allocations;
+  allocations::counting = true;
   const bool all = basis.update(x.view(), 2, Isa::kAvx2) && basis.update(y.view(), 1, Isa::kScalar) &&
                    basis.update(low.view(), 1, Isa::kAvx2) && basis.update(x.view(), 1, Isa::kAvx2);
-  const std::size_t after = allocations;
-  CHECK(all && before == after, "%zu allocations", after - before);
+  allocations::counting = false;
+  CHECK(all && allocations::count == 0, "%d allocations", allocations::count.load());
+#if COUNTS_ALLOCATIONS
+  allocations::counting = true;
+  delete new Basis(60, 50, 6);
+  allocations::counting = false;
+  CHECK(allocations::count > 0);
+#endif
 }
 
 }  // namespace
