@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks.driver import Case, Network, Row, Target
@@ -184,6 +185,62 @@ def _gift_cost() -> Case:
     )
 
 
+# ---- DistributedDataParallel --------------------------------------------------------------------------------
+
+
+def _steps(over: str, under: str) -> Figure:
+    """Milliseconds of one method's step over another's."""
+    return lambda rows: float(_only(rows, method=over)["step_ms"] / _only(rows, method=under)["step_ms"])
+
+
+def _ddp_step() -> Case:
+    return Case(
+        "ddp_step_1gbit_2",
+        "a DistributedDataParallel step of 25.2M parameters over a 1 Gbit/s link, 2 ranks, hooks in turn",
+        "python -m benchmarks.ddp.step",
+        (
+            Target("computing / plain", _steps("compute", "plain"), 0.15, at_most=True),
+            Target("nvfp4 times faster than plain", _steps("plain", "nvfp4"), 3.3),
+            Target("nvfp4 times faster than the fp16 hook", _steps("fp16_compress_hook", "nvfp4"), 1.7),
+            Target("nvfp4 times faster than PowerSGD rank 1", _steps("powerSGD_hook rank 1", "nvfp4"), 1.0),
+        ),
+        network=Network(2, "1gbit"),
+    )
+
+
+def _ddp_overhead() -> Case:
+    return Case(
+        "ddp_overhead_2",
+        "a DistributedDataParallel step of 25.2M parameters on loopback: the hook with codec fp32 against none",
+        "python -m benchmarks.ddp.step --methods plain,fp32,compute --turns 20",
+        (Target("fp32 / plain", _steps("fp32", "plain"), 1.03, at_most=True),),
+    )
+
+
+def _loss_over(method: str) -> Figure:
+    def figure(rows: Sequence[Row]) -> float:
+        mean = {
+            name: statistics.mean(row["loss"] for row in rows if row["method"] == name)
+            for name in ("plain", method)
+        }
+        return 100 * (mean[method] / mean["plain"] - 1)
+
+    return figure
+
+
+def _ddp_loss() -> Case:
+    return Case(
+        "ddp_loss",
+        "evaluation loss of a small model trained by 2 ranks with DistributedDataParallel, five seeds",
+        "python -m benchmarks.ddp.loss",
+        tuple(
+            Target(f"{codec} above plain", _loss_over(codec), 0.3, unit="%", at_most=True)
+            for codec in ("nvfp4", "gift+nvfp4")
+        ),
+        runs=1,
+    )
+
+
 CASES = {
     case.name: case
     for case in (
@@ -253,6 +310,9 @@ CASES = {
         ),
         _gift_training("adamw"),
         _gift_cost(),
+        _ddp_step(),
+        _ddp_overhead(),
+        _ddp_loss(),
         Case(
             "link",
             "latency and bandwidth of the bare TCP transport on loopback, 2 ranks",
