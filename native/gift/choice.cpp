@@ -11,7 +11,7 @@ namespace {
 // d is never below: a matrix of low rank would ask for an inverse that magnifies whatever was rounded.
 constexpr double kLeastDamping = 0x1p-10;
 // Ranks tried where none is asked for.
-constexpr std::uint32_t kRanks[] = {4, 8, 16, 32, 64};
+constexpr std::uint32_t kRanks[] = {4, 8, 16, 32, 48, 64};
 // Of the energy, what the next gradient has outside the basis of this one, whatever its spectrum says: measured
 // on gradients some steps apart, where a spectrum that falls to nothing promised ten times too much.
 constexpr double kDrift = 0.01;
@@ -40,6 +40,19 @@ double rest_energy(const Spectrum& spectrum, std::size_t rank) {
   return seen_outside(spectrum, rank) + kDrift * spectrum.squared_norm;
 }
 
+// The part of the energy that directions apart will leave in the rest, some steps after the basis: fitted to
+// gradients of real training. Roots of roots: every machine computes them alike.
+double rest_of_rows(const Spectrum& spectrum, std::size_t rank) {
+  const double seen = std::min(1.0, seen_outside(spectrum, rank) / spectrum.squared_norm);
+  const double eighth = std::sqrt(std::sqrt(std::sqrt(seen)));
+  return std::min(1.0, 1.4 * std::sqrt(seen) * eighth + 0.02);  // seen^(5/8)
+}
+
+double rest_of_split(const Spectrum& spectrum, std::size_t rank) {
+  const double seen = std::min(1.0, seen_outside(spectrum, rank) / spectrum.squared_norm);
+  return std::min(1.0, 1.3 * std::sqrt(seen) * std::sqrt(std::sqrt(seen)) + 0.02);  // seen^(3/4)
+}
+
 Choice scaled(const Spectrum& spectrum, std::uint32_t rank, int alpha_eighths, double block_error,
               double bits) {
   // Energy of T(G): the leading values shrink by d on both sides. Noise spreads evenly over the coordinates,
@@ -64,7 +77,7 @@ Choice scaled(const Spectrum& spectrum, std::uint32_t rank, int alpha_eighths, d
 
 Choice split(const Spectrum& spectrum, std::uint32_t rank, double block_error, double side_error, double bits,
              double side_bits) {
-  const double rest = std::min(1.0, rest_energy(spectrum, rank) / spectrum.squared_norm);
+  const double rest = rest_of_split(spectrum, rank);
   // What a side loses on its way out is in the rest, which is sent after it; only its way back counts.
   const double side = side_error * side_error * (1.0 - rest) / 2;
   const double cells = static_cast<double>(spectrum.rows) * static_cast<double>(spectrum.cols);
@@ -87,8 +100,7 @@ Choice rows(const Spectrum& spectrum, std::uint32_t rank, double block_error, do
   choice.way = Choice::Way::kRows;
   choice.rank = rank;
   // What the coordinates lose is in the rest, both ways.
-  choice.predicted =
-      block_error * std::sqrt(std::min(1.0, rest_energy(spectrum, rank) / spectrum.squared_norm));
+  choice.predicted = block_error * std::sqrt(rest_of_rows(spectrum, rank));
   choice.bits = bits + side_bits / static_cast<double>(spectrum.cols);
   return choice;
 }

@@ -74,14 +74,15 @@ RowCodec::RowCodec(const codec::CodecSpec& spec, codec::Isa isa, std::shared_ptr
 
 RowCodec::~RowCodec() = default;
 
-void RowCodec::set_basis(const float* v, const std::vector<double>& singular_values, std::size_t rows) {
+void RowCodec::set_basis(const float* v, const std::vector<double>& singular_values, double floor,
+                         std::size_t rows) {
   v_.assign(v, v + cols_ * width_);
   for (std::size_t j = 0; j < cols_; ++j) {
     for (std::size_t k = 0; k < width_; ++k) vt_[k * cols_ + j] = v_[j * width_ + k];
   }
   for (std::size_t k = 0; k < rank_; ++k) {
     int exponent = 0;
-    std::frexp(singular_values[k] / std::sqrt(static_cast<double>(rows)), &exponent);
+    std::frexp(std::max(singular_values[k], floor) / std::sqrt(static_cast<double>(rows)), &exponent);
     scale_[k] = std::ldexp(1.0f, std::clamp(exponent, -100, 100));
   }
 }

@@ -35,8 +35,9 @@ class RowCodec final : public codec::BlockCodec {
   ~RowCodec() override;
 
   // To be called before anything is coded, and between calls. v: cols x padded_rank(rank), orthonormal columns.
-  // The singular values, of a matrix with so many rows, say how large coordinates are.
-  void set_basis(const float* v, const std::vector<double>& singular_values, std::size_t rows);
+  // The singular values of a matrix with so many rows, and none of them below `floor`, say how large
+  // coordinates are.
+  void set_basis(const float* v, const std::vector<double>& singular_values, double floor, std::size_t rows);
 
   std::size_t rank() const noexcept { return rank_; }
   bool fixed_length() const override { return true; }

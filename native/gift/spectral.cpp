@@ -16,6 +16,8 @@ namespace {
 // Rounds of subspace iteration: from nothing, and where the last basis is a good start.
 constexpr int kColdRounds = 3;
 constexpr int kWarmRounds = 2;
+// mode=rows: of the energy, what is spread over all directions at least, some steps after the basis.
+constexpr double kRowDrift = 0.01;
 constexpr std::size_t kMostRank = 64;  // where the codec leaves the choice open
 constexpr std::size_t kLeastSide = 8;  // a matrix with fewer rows or columns goes direct
 
@@ -104,7 +106,9 @@ void SpectralKey::adopt() {
     if (row_codec_ == nullptr || row_codec_->rank() != choice_.rank) {
       row_codec_ = std::make_unique<RowCodec>(spec_, isa_, block_, cols_, choice_.rank);
     }
-    row_codec_->set_basis(coordinates_.v(), basis_->singular_values(), rows_);
+    const double drift =
+        std::sqrt(kRowDrift * basis_->squared_norm() / static_cast<double>(std::min(rows_, cols_)));
+    row_codec_->set_basis(coordinates_.v(), basis_->singular_values(), drift, rows_);
     return;
   }
   out_ = back_ = coordinates_.make_update();
@@ -257,7 +261,9 @@ void SpectralKey::weigh_as_sum(float* residual, const Place& place) const {
 
 bool SpectralKey::learn(const void* reduced, DType dtype, bool owner) {
   const bool cold = basis_ != nullptr && basis_->rank() == 0;
-  const bool due = cold || calls_ % static_cast<std::uint32_t>(spec_.gift.refresh) == 0;
+  // The first basis comes from a sum that went direct, with all of that format's noise: the second call's is
+  // better.
+  const bool due = cold || calls_ == 1 || calls_ % static_cast<std::uint32_t>(spec_.gift.refresh) == 0;
   ++calls_;
   if (basis_ == nullptr || !due) return false;
   if (spec_.gift.broadcast_basis && !owner) return true;

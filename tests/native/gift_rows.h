@@ -42,10 +42,10 @@ struct RowBasis {
     }
     for (std::size_t k = 0; k < r; ++k) values.push_back(largest * std::pow(0.75, static_cast<double>(k)));
   }
-  std::unique_ptr<RowCodec> codec(const std::string& text, Isa isa = Isa::kScalar) const {
+  std::unique_ptr<RowCodec> codec(const std::string& text, Isa isa = Isa::kScalar, double floor = 0) const {
     const CodecSpec spec = gcomm::codec::parse_spec(text);
     auto made = std::make_unique<RowCodec>(spec, isa, plain(spec, isa), cols, rank);
-    made->set_basis(v.data(), values, 100);
+    made->set_basis(v.data(), values, floor, 100);
     return made;
   }
   // Rows with those coordinates and normal noise of size 1.

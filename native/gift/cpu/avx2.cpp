@@ -18,7 +18,7 @@ constexpr std::size_t kBlockRows = 24;
 constexpr std::size_t kBlockCols = 192;
 constexpr std::size_t kStride = kBlockCols + 16;  // of the buffer; no multiple of a power of two above 64 bytes
 
-// What the loops ask the memory for while they compute: the block of G to the right, row by row. Without it the
+// What the loops ask the memory for while they compute: the next block of G, row by row. Without it the
 // processor waits for every block: rows of 768 bytes, pages apart, are not what its own prefetching looks for.
 struct Ahead {
   const std::uint8_t* at;
@@ -192,7 +192,11 @@ void products(const MatrixView& g, std::size_t begin, std::size_t end, std::size
     for (std::size_t j = 0; j < g.cols; j += kBlockCols) {
       block.cols = smaller(kBlockCols, g.cols - j);
       fill_block(block, g, i, j);
-      const Ahead next = {data + (i * g.cols + j + kBlockCols) * size, g.cols * size, size};
+      // To the right, or at the end of these rows the beginning of the next ones.
+      const std::size_t ahead = j + kBlockCols < g.cols ? i * g.cols + j + kBlockCols
+                                : i + kBlockRows < end  ? (i + kBlockRows) * g.cols
+                                                        : i * g.cols + j;
+      const Ahead next = {data + ahead * size, g.cols * size, size};
       if (left != nullptr) {
         left_block(block, u + i * padded, padded, left + j, g.cols, next);
       }
