@@ -15,6 +15,8 @@ constexpr std::uint32_t kRanks[] = {4, 8, 16, 32, 48, 64};
 // Of the energy, what the next gradient has outside the basis of this one, whatever its spectrum says: measured
 // on gradients some steps apart, where a spectrum that falls to nothing promised ten times too much.
 constexpr double kDrift = 0.01;
+// What mode=scale's error came to beside what the basis' own spectrum says of it, on the same gradients.
+constexpr double kScaleDrift = 1.9;
 // A group of rows must fit the shortest slot, with room to spare.
 constexpr std::size_t kMostGroupBytes = std::size_t{96} << 10;
 // A transform that gains less, in bits an element, is not worth its arithmetic.
@@ -70,7 +72,7 @@ Choice scaled(const Spectrum& spectrum, std::uint32_t rank, int alpha_eighths, d
   Choice choice;
   choice.way = Choice::Way::kScale;
   choice.rank = rank;
-  choice.predicted = block_error * std::sqrt(shrunk * magnified / spectrum.squared_norm);
+  choice.predicted = kScaleDrift * block_error * std::sqrt(shrunk * magnified / spectrum.squared_norm);
   choice.bits = bits;
   return choice;
 }

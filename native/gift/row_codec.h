@@ -50,18 +50,32 @@ class RowCodec final : public codec::BlockCodec {
 
  private:
   struct Memory;
+  struct Out;
 
+  std::size_t bands_bytes(std::size_t rows) const;
   std::size_t group_bytes(std::size_t rows) const;
   void check_encoded(codec::Encoded in, std::size_t count) const;
   void check_count(std::size_t count) const;
   void check_capacity(std::size_t capacity, std::size_t count) const;
   // Elements as floats, zeros past them; returns whether the codec's policy put zeros in the place of some.
   bool load(const void* src, DType dtype, std::size_t begin, std::size_t count, float* x) const;
-  // Encodes memory.x, a group of `rows`, with the residual if there is one, and leaves in memory.kept what will
-  // be decoded where `keep` says so. Returns whether the values held a NaN or an Inf.
-  bool encode_group(Memory& memory, std::size_t rows, codec::StreamPosition position, std::uint8_t* dst,
-                    float* residual, bool keep) const;
-  void decode_group(Memory& memory, const std::uint8_t* src, std::size_t rows, float* out) const;
+  // A group of `rows` in memory.x: adds the residual, if there is one, and puts its coordinates in memory.s.
+  // Returns whether the values hold a NaN or an Inf.
+  bool project(Memory& memory, std::size_t rows, const float* residual) const;
+  // memory.s, encoded; and what that is read as, in memory.plus and minus. Both return the bytes.
+  std::size_t encode_bands(Memory& memory, std::size_t rows, std::uint8_t* dst) const;
+  std::size_t decode_bands(Memory& memory, const std::uint8_t* src, std::size_t rows) const;
+  // After project(): encodes, writes what will be decoded to `out`, and the new residual.
+  void encode_group(Memory& memory, std::size_t rows, codec::StreamPosition position, std::uint8_t* dst,
+                    float* residual, Out out) const;
+  void decode_slice(const Memory& memory, codec::Encoded rest, std::size_t done, std::size_t count,
+                    float* values) const;
+  // float* place(done): where elements go from there on; take(done, count, values): they are there.
+  template <typename Place, typename Take>
+  void decode_group(Memory& memory, const std::uint8_t* src, std::size_t rows, Place place, Take take) const;
+  bool sum_group(Memory& memory, const codec::ReduceJob& job, std::size_t begin, std::size_t rows,
+                 std::size_t offset) const;
+  bool own_nonfinite(Memory& memory, const codec::ReduceJob& job, std::size_t begin, std::size_t count) const;
 
   const std::size_t cols_;
   const std::size_t rank_;
