@@ -264,9 +264,21 @@ void check_reduce(const std::string& text, const Shape& shape, int own, float di
   CHECK(std::memcmp(out.data(), plain_sum.view().data, out.size()) == 0, "%s: the sum alone", text.c_str());
 }
 
+// Directions that the reference hardly had are scaled as those at the floor.
+void check_floor() {
+  const RowBasis low(96, 12);
+  RowBasis raised = low;
+  for (double& value : raised.values) value = std::max(value, 20.0);
+  const std::vector<float> x = low.matrix(64, 5);
+  const Encoding floored = encode(*low.codec("gift+int8:mode=rows", Isa::kScalar, 20.0), x);
+  CHECK(floored.wire == encode(*raised.codec("gift+int8:mode=rows"), x).wire);
+  CHECK(floored.wire != encode(*low.codec("gift+int8:mode=rows"), x).wire);
+}
+
 }  // namespace
 
 int main() {
+  check_floor();
   for (const Shape& shape : kShapes) {
     for (const char* format : {"int8", "int4", "nvfp4", "fp8_e4m3", "int2"}) {
       check_bounds(format, shape, "");

@@ -88,9 +88,21 @@ void scale_is_undone() {
   }
 }
 
+// The second call's basis replaces the first one's, which comes from a sum that went direct; then every
+// tenth call's.
+void second_call_counts() {
+  const std::vector<float> reference = with_spectrum(kRows, kCols, geometric(kRows, 0.6), 3);
+  const auto key = learned("mode=rows:rank=8", reference);
+  for (int call = 2; call <= 21; ++call) {
+    const bool due = key->learn(reference.data(), DType::kF32, true);
+    CHECK(due == (call == 2 || call == 11 || call == 21), "call %d", call);
+  }
+}
+
 }  // namespace
 
 int main() {
+  second_call_counts();
   for (const char* side : {"bf16", "int8", "int4"}) split_is_complete(side);
   scale_is_undone();
   return check::report("gift_spectral");
