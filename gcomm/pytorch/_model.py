@@ -26,9 +26,10 @@ def unwrapped(module: nn.Module) -> nn.Module:
 def find_ddp(parameter: torch.Tensor) -> DistributedDataParallel | None:
     """The DistributedDataParallel that a parameter belongs to, among all objects there are."""
     for found in gc.get_objects():
-        if issubclass(type(found), DistributedDataParallel) and any(
-            each is parameter for each in found.module.parameters()
-        ):
+        if not issubclass(type(found), DistributedDataParallel):
+            continue
+        inner = getattr(found, "module", None)  # none in one whose construction failed
+        if inner is not None and any(each is parameter for each in inner.parameters()):
             ddp: DistributedDataParallel = found
             return ddp
     return None

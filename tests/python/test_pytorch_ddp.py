@@ -50,6 +50,24 @@ def test_exact_averages_are_plain_ddps(rank_pool: RankPools) -> None:
             assert ours == plain, name
 
 
+def _uneven(rank: int, _size: int) -> list[list[bytes]]:
+    results = []
+    for state in (None, DDPState(None, error_every=2)):
+        torch.manual_seed(0)
+        model = Mixed(odd_types=False)
+        ddp = wrapped(model, state, find_unused_parameters=True)
+        with ddp.join():
+            train(ddp, rank, range(3 + 2 * rank))
+        results.append(bits(model))
+    return results
+
+
+def test_uneven_inputs(rank_pool: RankPools) -> None:
+    """``join()``: a rank that has no more batches goes on with zeros, outside of any backward."""
+    for plain, ours in rank_pool(2).run(_uneven):
+        assert ours == plain
+
+
 # ---- lossy: the same bits everywhere ------------------------------------------------------------------------
 
 _LOSSY = ["nvfp4", "gift+nvfp4:refresh=2", "int4:ef=1", "fp8_e4m3:rounding=stochastic", "bf16"]
