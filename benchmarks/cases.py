@@ -197,7 +197,7 @@ def _ddp_step() -> Case:
     return Case(
         "ddp_step_1gbit_2",
         "a DistributedDataParallel step of 25.2M parameters over a 1 Gbit/s link, 2 ranks, hooks in turn",
-        "python -m benchmarks.ddp.step",
+        "python -m benchmarks.ddp.step --turns 8 --warmup 3",
         (
             Target("computing / plain", _steps("compute", "plain"), 0.15, at_most=True),
             Target("nvfp4 times faster than plain", _steps("plain", "nvfp4"), 3.3),

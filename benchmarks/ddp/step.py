@@ -43,7 +43,7 @@ class Trainee:
     def __init__(self, method: str, batch: int, rank: int) -> None:
         self.method = method
         options: dict[str, Any] = {"bucket_cap_mb": 1000} if method == POWERSGD else {}
-        options["gradient_as_bucket_view"] = True
+        options["gradient_as_bucket_view"] = True  # for all: one copy of the gradients less
         self.ddp = DistributedDataParallel(model(), **options)
         self.state: DDPState | None = None
         if method == FP16:
