@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
-from .._arguments import AVG, parse_int, parse_timeout
+from .._arguments import parse_int, parse_timeout
 from .._arrays import Where
 from .._call import Timeout
 from .._codec import Codec, check_state, state_bytes
@@ -30,8 +30,8 @@ from ..errors import (
     TimeoutError,
     UnsupportedError,
 )
-from ..work import Work
-from ._bucket import DTYPES, Part, Plan, make_plan
+from ._bucket import DTYPES, Plan, make_plan
+from ._flight import Flight, Sample
 from ._model import Parameters, find_ddp, unwrapped
 from .rules import Rules
 from .stats import Callback, Statistics
@@ -251,6 +251,9 @@ class DDPState:
             return self._group
         if ddp is None and isinstance(self._model, DistributedDataParallel):
             ddp = self._model
+        elif ddp is None and self._model is not None:
+            first = next(self._model.parameters(), None)
+            ddp = None if first is None else find_ddp(first)
         return None if ddp is None else ddp.process_group
 
     # ---- the hook's side ------------------------------------------------------------------------------------
@@ -269,13 +272,14 @@ class DDPState:
                 # The others wait for this bucket.
                 self._comm.abort(f"rank {self._comm.rank} left its backward: {error}")
             raise
-        measured = self._error_every > 0 and self._step % self._error_every == 0 and not self._warming_up
+        sample = self._sample(plan, buffer)
         last = bucket.is_last()
         self._firsts += bucket.index() == 0
         if last:
             self._step_complete()
-        flight = _Flight(self, plan, buffer)
-        flight.start(measured)
+        assert self._comm is not None
+        flight = Flight(self._comm, plan, buffer, self._statistics, self._fail)
+        flight.start(self._seconds, sample)
         self._pending.append(flight.future)
         if last or not self._ending:
             try:
@@ -287,6 +291,14 @@ class DDPState:
                 if last:
                     return flight.future.then(self._checked)
         return flight.future
+
+    def _sample(self, plan: Plan, buffer: torch.Tensor) -> Sample | None:
+        """What to measure in this step, chosen alike on all ranks."""
+        if self._error_every == 0 or self._step % self._error_every or self._warming_up:
+            return None
+        if buffer.dtype not in DTYPES or buffer.numel() == 0:
+            return None
+        return Sample(plan, buffer, self._error_samples, self._step)
 
     def _step_complete(self) -> None:
         self._step += 1
@@ -425,135 +437,6 @@ class DDPState:
         if failure is not None:
             raise failure
         return future.value()
-
-
-class _Flight:
-    """A bucket under way."""
-
-    def __init__(self, state: DDPState, plan: Plan, buffer: torch.Tensor) -> None:
-        assert state._comm is not None
-        self._state = state
-        self._comm = state._comm
-        self._plan = plan
-        self._buffer = buffer
-        self._works: list[tuple[Part, Work]] = []
-        self._gathered: tuple[Work, torch.Tensor] | None = None
-        self._sample: _Sample | None = None
-        self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
-
-    def start(self, measured: bool) -> None:
-        """Queues the calls. The future is done when they are, well or not: who fails is told to the state."""
-        try:
-            last = self._start(measured)
-        except GcommError as error:
-            self._state._fail(error)
-            last = self._works[-1][1] if self._works else None
-        if last is None:
-            self.future.set_result(self._buffer)
-        else:
-            # Calls complete in their order.
-            last._when_done(self._finish)
-
-    def _start(self, measured: bool) -> Work | None:
-        dtype = DTYPES.get(self._buffer.dtype)
-        seconds = self._state._seconds
-        if self._buffer.numel() == 0:
-            return None
-        if dtype is None:
-            return self._gather(seconds)
-        if measured:
-            self._sample = _Sample(self._plan, self._buffer, self._state._error_samples, self._state._step)
-        for part in self._plan.parts:
-            rows = part.rows(self._buffer.data_ptr())
-            work = self._comm._all_reduce_rows(
-                rows, dtype, AVG, codec=part.codec, keep=[self._buffer], seconds=seconds
-            )
-            self._works.append((part, work))
-        if self._sample is not None:
-            return self._sample.start(self._comm, seconds)
-        return self._works[-1][1]
-
-    def _gather(self, seconds: float) -> Work | None:
-        """For element types that nothing sums: everybody's gradients to everybody."""
-        everybody = self._buffer.new_empty((self._comm.size, self._buffer.numel()))
-        work = self._comm.all_gather_into_tensor(
-            everybody, self._buffer, codec=None, async_op=True, timeout=seconds or None
-        )
-        assert work is not None
-        self._gathered = work, everybody
-        return work
-
-    def _finish(self) -> None:
-        try:
-            self._collect()
-        except GcommError as error:
-            self._state._fail(error)
-        except Exception as error:
-            self._state._fail(GcommError(f"the averages could not be taken over: {error}"))
-        finally:
-            self.future.set_result(self._buffer)
-
-    def _collect(self) -> None:
-        statistics = self._state._statistics
-        for part, work in self._works:
-            work.wait()
-            statistics.add(part.sums, work.stats, work._native.tensor_stats(len(part.names)))
-        if self._gathered is not None:
-            work, everybody = self._gathered
-            work.wait()
-            total = self._buffer.copy_(everybody[0])
-            for each in everybody[1:]:
-                total += each
-            total /= self._comm.size
-            statistics.add_other(work.stats)
-            (part,) = self._plan.parts
-            counts = [place[1] * self._buffer.element_size() * (self._comm.size - 1) for place in part.places]
-            statistics.add_parameters(part.sums, [(n, n, False) for n in counts])
-        if self._sample is not None:
-            statistics.add_errors(self._sample.errors(self._buffer))
-            statistics.add_other(self._sample.stats)
-
-
-class _Sample:
-    """Some elements of each parameter, averaged exactly as well."""
-
-    def __init__(self, plan: Plan, buffer: torch.Tensor, most: int, seed: int) -> None:
-        generator = torch.Generator().manual_seed(seed)
-        self._names: list[str] = []
-        self._lengths: list[int] = []
-        places: list[torch.Tensor] = []
-        for part in plan.parts:
-            for name, (offset, count, *_) in zip(part.names, part.places, strict=True):
-                begin = offset // buffer.element_size()
-                if count <= most:
-                    places.append(torch.arange(begin, begin + count))
-                else:
-                    places.append(torch.randint(begin, begin + count, (most,), generator=generator))
-                self._names.append(name)
-                self._lengths.append(len(places[-1]))
-        self._places = torch.cat(places)
-        self._exact = buffer[self._places].float()
-        self._work: Work | None = None
-
-    def start(self, comm: Communicator, seconds: float) -> Work:
-        self._work = comm.all_reduce(self._exact, "avg", codec=None, async_op=True, timeout=seconds or None)
-        assert self._work is not None
-        return self._work
-
-    @property
-    def stats(self) -> Mapping[str, Any]:
-        assert self._work is not None
-        return self._work.stats
-
-    def errors(self, buffer: torch.Tensor) -> list[tuple[str, float, float]]:
-        """(name, squared error, squared norm) of each parameter."""
-        assert self._work is not None
-        self._work.wait()
-        exact = self._exact.double()
-        squares = torch.stack([(buffer[self._places].double() - exact) ** 2, exact**2])
-        parts: Sequence[torch.Tensor] = squares.split(self._lengths, 1)  # type: ignore[no-untyped-call]
-        sums = [part.sum(1).tolist() for part in parts]
-        return [(name, error, norm) for name, (error, norm) in zip(self._names, sums, strict=True)]
 
 
 def ddp_hook(
