@@ -87,7 +87,7 @@ Coding movement_coding(const Call& call, std::uint64_t count, int ranks) {
   const Coding coded(&call.block(), call.dtype);
   const std::uint64_t bytes = raw.bound(count);
   const std::uint64_t sent = bytes * static_cast<std::uint64_t>(std::max(1, ranks - 1));
-  return goes_raw(call.block(), ranks, bytes, sent, bytes, coded.bound(count)) ? raw : coded;
+  return goes_raw(call.block(), ranks, bytes, sent, coded.bound(count) < bytes) ? raw : coded;
 }
 
 void barrier(Frame& frame) {

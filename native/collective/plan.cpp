@@ -96,10 +96,10 @@ std::uint64_t shard_length(std::uint64_t count, int ranks, std::size_t granule) 
 }
 
 bool goes_raw(const codec::BlockCodec& block, int ranks, std::uint64_t tensor_bytes,
-              std::uint64_t sent_raw_bytes, std::uint64_t raw_wire, std::uint64_t encoded_wire) {
+              std::uint64_t sent_raw_bytes, bool pays) {
   const std::int64_t min_bytes = block.spec().min_bytes;
   if (min_bytes == 0) return false;
-  if (ranks == 1 || (block.fixed_length() && raw_wire <= encoded_wire)) return true;
+  if (ranks == 1 || (block.fixed_length() && !pays)) return true;
   if (min_bytes > 0) return tensor_bytes < static_cast<std::uint64_t>(min_bytes);
   return sent_raw_bytes <= kSmallBytes;
 }
@@ -107,9 +107,10 @@ bool goes_raw(const codec::BlockCodec& block, int ranks, std::uint64_t tensor_by
 bool tensor_goes_raw(const Call& call, std::uint64_t count, int ranks) {
   const auto n = static_cast<std::uint64_t>(ranks);
   const std::uint64_t bytes = Coding(nullptr, call.dtype).bound(count);
-  // By rank and peer: everything once if raw.
-  return goes_raw(call.block(), ranks, bytes, bytes * (n - 1), n * bytes,
-                  2 * encoded_bytes(Coding(&call.block(), call.dtype), count, ranks));
+  // By rank and peer: everything once if raw. With as many bytes either way the direct path is the better one:
+  // each element is added up on one rank instead of on all.
+  const bool pays = 2 * encoded_bytes(Coding(&call.block(), call.dtype), count, ranks) <= n * bytes;
+  return goes_raw(call.block(), ranks, bytes, bytes * (n - 1), pays);
 }
 
 std::uint64_t plan_hash(const Call& call, const std::vector<Item>& items) {

@@ -63,11 +63,11 @@ struct Plan {
 // L of docs/engine.md: ceil(ceil(count / ranks) / granule) granules.
 std::uint64_t shard_length(std::uint64_t count, int ranks, std::size_t granule = codec::kTile);
 
-// The raw path is taken for small tensors and where it saves no bytes to encode. tensor_bytes: of the caller's
-// input. raw_wire and encoded_wire: what all ranks together would send either way (the latter is only a bound
-// for a format of variable length, and does not count then).
+// The raw path is taken for small tensors and where encoding does not pay. tensor_bytes: of the caller's input.
+// pays: by the bytes that all ranks together would send either way (those of a format of variable length are
+// only a bound, and it does not count then).
 bool goes_raw(const codec::BlockCodec& block, int ranks, std::uint64_t tensor_bytes,
-              std::uint64_t sent_raw_bytes, std::uint64_t raw_wire, std::uint64_t encoded_wire);
+              std::uint64_t sent_raw_bytes, bool pays);
 
 // The same for a tensor of a reduction.
 bool tensor_goes_raw(const Call& call, std::uint64_t count, int ranks);

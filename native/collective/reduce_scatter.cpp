@@ -152,7 +152,7 @@ void reduce_scatter(Frame& frame) {
   const Coding coded(&call.block(), call.dtype);
   const std::uint64_t shard_bytes = raw.bound(tensor.count);
   const bool is_raw = goes_raw(call.block(), frame.size(), ranks * shard_bytes, (ranks - 1) * shard_bytes,
-                               shard_bytes, coded.bound(tensor.count));
+                               coded.bound(tensor.count) < shard_bytes);
   const Coding& coding = is_raw ? raw : coded;
   frame.stats().raw_path = is_raw;
   const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.slot_bytes());

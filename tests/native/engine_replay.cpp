@@ -44,11 +44,10 @@ Replay::Replay(const std::string& spec, int ranks, std::string key)
   sum_codec_ = codec::BlockCodec::make(parsed, codec::Isa::kScalar);
 }
 
-bool Replay::goes_raw(std::uint64_t tensor_bytes, std::uint64_t sent_raw, std::uint64_t raw,
-                      std::uint64_t encoded) const {
+bool Replay::goes_raw(std::uint64_t tensor_bytes, std::uint64_t sent_raw, bool pays) const {
   const std::int64_t min_bytes = input_codec_->spec().min_bytes;
   if (min_bytes == 0) return false;
-  if (ranks_ == 1 || raw <= encoded) return true;
+  if (ranks_ == 1 || !pays) return true;
   return min_bytes > 0 ? tensor_bytes < static_cast<std::uint64_t>(min_bytes) : sent_raw <= 32768;
 }
 
@@ -60,19 +59,19 @@ bool Replay::raw_all_reduce(DType dtype, std::uint64_t count) const {
     encoded += input_codec_->max_encoded_bytes(std::min(length, count - begin));
   }
   const std::uint64_t bytes = count * dtype_size(dtype);
-  return goes_raw(bytes, bytes * (n - 1), n * bytes, 2 * encoded);
+  return goes_raw(bytes, bytes * (n - 1), 2 * encoded <= n * bytes);
 }
 
 bool Replay::raw_reduce_scatter(DType dtype, std::uint64_t count) const {
   const auto n = static_cast<std::uint64_t>(ranks_);
   const std::uint64_t bytes = count * dtype_size(dtype);
-  return goes_raw(n * bytes, (n - 1) * bytes, bytes, input_codec_->max_encoded_bytes(count));
+  return goes_raw(n * bytes, (n - 1) * bytes, input_codec_->max_encoded_bytes(count) < bytes);
 }
 
 bool Replay::raw_movement(DType dtype, std::uint64_t count, int receivers) const {
   const std::uint64_t bytes = count * dtype_size(dtype);
-  return goes_raw(bytes, bytes * static_cast<std::uint64_t>(receivers), bytes,
-                  input_codec_->max_encoded_bytes(count));
+  return goes_raw(bytes, bytes * static_cast<std::uint64_t>(receivers),
+                  input_codec_->max_encoded_bytes(count) < bytes);
 }
 
 std::vector<float> Replay::values(const Bytes& input, DType dtype) const {

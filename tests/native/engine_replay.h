@@ -42,8 +42,7 @@ class Replay {
                std::uint32_t call);
   std::vector<float> decode(const Bytes& encoded, std::uint64_t count) const;
   std::vector<float> sum_of(const std::vector<std::vector<float>>& parts, bool average) const;
-  bool goes_raw(std::uint64_t tensor_bytes, std::uint64_t sent_raw, std::uint64_t raw,
-                std::uint64_t encoded) const;
+  bool goes_raw(std::uint64_t tensor_bytes, std::uint64_t sent_raw, bool pays) const;
   std::vector<float> values(const Bytes& input, DType dtype) const;  // nonfinite=zero done
   std::uint32_t next_call(int rank);
 

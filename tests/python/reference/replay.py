@@ -62,7 +62,7 @@ def takes_raw_path(text: str, ranks: int, count: int, dtype: str, verb: str = "a
     if verb == "all_reduce":
         # Unencoded, a rank sends everything to each peer; else one shard to each, and its own shard to each.
         encoded = sum(codec.wire_bytes(shard.stop - shard.start) for shard in shards(count, ranks))
-        saves = ranks * size > 2 * encoded
+        saves = ranks * size >= 2 * encoded
     else:
         saves = size > codec.wire_bytes(count)
     if ranks == 1 or not saves:
