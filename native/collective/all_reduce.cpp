@@ -302,19 +302,19 @@ class TwoPhases {
       frame_.readers[i].use(item.coding);
       const codec::Encoded encoded = frame_.readers[i].next(count);
       if (owner == frame_.rank() && item.written_by_owner()) continue;
-      take(item, start(piece, owner), count, encoded);
+      if (item.role == Item::Role::kWhole) {
+        take_whole(piece, owner, count, encoded);
+      } else {
+        take(item, start(piece, owner), count, encoded);
+      }
     }
     if (!plan_.ends_item(piece)) return;
     if (item.last_side) item.transform()->sides_arrived();
-    if (item.role == Item::Role::kWhole) finish(item);
+    if (item.role == Item::Role::kWhole) item.transform()->finish(whole(item), item.output, item.coding.dtype);
   }
 
   void take(const Item& item, std::uint64_t begin, std::uint64_t count, codec::Encoded encoded) {
     const codec::BlockCodec& block = *item.coding.block;
-    if (item.role == Item::Role::kWhole) {
-      keep(item, begin, count, encoded);
-      return;
-    }
     std::uint8_t* out = at(item.output, begin, item.coding.item);
     if (item.map() != nullptr) {
       block.decode_mapped(encoded, out, item.coding.dtype, count, *item.map(), begin);
@@ -325,24 +325,23 @@ class TwoPhases {
     }
   }
 
-  // Until its tensor is whole; pieces of other tensors do not come in between.
-  void keep(const Item& item, std::uint64_t begin, std::uint64_t count, codec::Encoded encoded) {
-    if (frame_.ranges.empty()) {
-      kept_ = 0;
-      const std::size_t most = item.coding.bound(item.count);
-      if (frame_.kept.size() < most) frame_.kept.resize(most);
-    }
-    std::uint8_t* copy = frame_.kept.data() + kept_;
-    std::memcpy(copy, encoded.data, encoded.bytes);
-    kept_ += encoded.bytes;
-    frame_.ranges.push_back({begin, count, {copy, encoded.bytes}});
+  // Where a tensor is put together: its output if that takes floats. Pieces of other tensors that need such a
+  // place do not come in between.
+  float* whole(const Item& item) {
+    const bool fits = reinterpret_cast<std::uintptr_t>(item.output) % alignof(float) == 0;
+    if (item.coding.dtype == DType::kF32 && fits) return static_cast<float*>(item.output);
+    if (frame_.whole.size() < item.count) frame_.whole.resize(item.count);
+    return frame_.whole.data();
   }
 
-  void finish(const Item& item) {
-    std::sort(frame_.ranges.begin(), frame_.ranges.end(),
-              [](const EncodedRange& a, const EncodedRange& b) { return a.begin < b.begin; });
-    item.transform()->finish(*item.coding.block, frame_.ranges, item.output, item.coding.dtype);
-    frame_.ranges.clear();
+  void take_whole(const Piece& piece, int owner, std::uint64_t count, codec::Encoded encoded) {
+    const Item& item = item_of(piece);
+    const std::uint64_t begin = start(piece, owner);
+    float* values = whole(item);
+    item.coding.block->decode(encoded, values + begin, DType::kF32, count);
+    const std::uint64_t full = plan_.shard[piece.item];
+    const std::uint64_t first = full * static_cast<std::uint64_t>(owner);
+    item.transform()->arrived(values, {owner, first, std::min(item.count, first + full)}, begin + count);
   }
 
   Frame& frame_;
@@ -351,7 +350,6 @@ class TwoPhases {
   const Part& part_;
   const Coding coding_;
   const bool feedback_;
-  std::size_t kept_ = 0;  // bytes
 };
 
 bool any_nonfinite(const Call& call) {
@@ -385,7 +383,6 @@ void all_reduce(Frame& frame) {
       const Item& item = frame.items[i];
       if (plan.shard[i] > 0 && item.role != Item::Role::kSide) start_key(call, *item.tensor, frame.rank());
     }
-    frame.ranges.clear();
   }
   if (plan.raw.chunks() > 0) RawExchange(frame, plan).run();
   if (encoded) two_phases.run();

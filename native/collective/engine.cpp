@@ -18,7 +18,7 @@ Engine::Engine(Transport& transport, codec::Isa isa, ByteCounter& workspace)
     : exchange_(transport, Lane::kCollective, Lane::kCollective, others(transport.rank(), transport.size()),
                 workspace),
       plans_(kCachedPlans),
-      frame_{exchange_, plans_, isa, {}, {}, {}, {}, {}, {}, {}, {}, {}} {}
+      frame_{exchange_, plans_, isa, {}, {}, {}, {}, {}, {}, {}, {}} {}
 
 void Engine::run(Call& call) {
   exchange_.set_call(call);

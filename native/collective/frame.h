@@ -33,10 +33,9 @@ struct Frame {
   std::vector<codec::Encoded> arrivals;  // by rank
   std::vector<const void*> raw_inputs;   // by rank
   std::vector<int> from;                 // ranks
-  std::vector<std::uint8_t> kept;        // encoded ranges of a tensor that waits to be whole
-  std::vector<EncodedRange> ranges;
-  std::vector<std::uint8_t> shared;  // what transforms learned, on its way
-  Call inner;                        // that carries it
+  std::vector<float> whole;              // a tensor that waits to be whole, where its output cannot hold it
+  std::vector<std::uint8_t> shared;      // what transforms learned, on its way
+  Call inner;                            // that carries it
 
   Call& call() { return exchange.call(); }
   CallStats& stats() { return exchange.stats(); }

@@ -15,7 +15,7 @@ struct Item {
     kMapped,  // through the map and back, wherever a piece is
     kSide,    // complete before the rest of its tensor is put together
     kRest,    // of a tensor with sides: mapped back when they are there, the own shard too
-    kWhole,   // kept encoded until all of it is there
+    kWhole,   // decoded, and mapped back when all of it is there
   };
 
   TensorArg* tensor = nullptr;

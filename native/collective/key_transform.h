@@ -12,13 +12,6 @@
 
 namespace gcomm::collective {
 
-// A range of a tensor's sum as it arrived. begin is a multiple of a tile.
-struct EncodedRange {
-  std::uint64_t begin = 0;
-  std::uint64_t count = 0;
-  codec::Encoded bytes;
-};
-
 class KeyTransform {
  public:
   // How the tensor travels in the call at hand; all ranks that share the digest take the same path.
@@ -52,9 +45,16 @@ class KeyTransform {
   virtual const codec::BlockCodec& block() const = 0;
   // kSplit: the sides' sums are in their outputs.
   virtual void sides_arrived() = 0;
-  // kWhole: ranges in ascending order, all of the tensor.
-  virtual void finish(const codec::BlockCodec& block, const std::vector<EncodedRange>& ranges, void* output,
-                      DType dtype) = 0;
+  // A shard of the tensor: elements that one rank adds up.
+  struct Shard {
+    int owner = 0;
+    std::uint64_t begin = 0;
+    std::uint64_t end = 0;
+  };
+  // kWhole: elements of the shard up to `end`, and all that lie before them in it, are in whole, decoded.
+  virtual void arrived(const float* whole, const Shard& shard, std::uint64_t end) = 0;
+  // kWhole: all of the tensor is there. output may be whole.
+  virtual void finish(float* whole, void* output, DType dtype) = 0;
 
   // The call succeeded, and `reduced` is what every rank has now. Returns whether settle() is due, on all ranks
   // alike. Where shared_bytes() is not 0 only the key's owner looks at `reduced`, and the others get what it

@@ -53,16 +53,14 @@ RankUpdate Coordinates::make_update() const {
   return update;
 }
 
-void Coordinates::clear() { std::fill(left_.begin(), left_.end(), 0.0f); }
-
-void Coordinates::add_rows(const MatrixView& g, std::size_t first_row, codec::Isa isa) {
-  products(g, 0, g.rows, rank_, u_.data() + first_row * width_, left_.data(), v_.data(),
-           right_.data() + first_row * width_, isa);
+void Coordinates::add_rows(const MatrixView& g, std::size_t begin, std::size_t end, float* left,
+                           codec::Isa isa) {
+  products(g, begin, end, rank_, u_.data(), left, v_.data(), right_.data(), isa);
 }
 
 void Coordinates::project(const MatrixView& g, codec::Isa isa) {
-  clear();
-  add_rows(g, 0, isa);
+  std::fill(left_.begin(), left_.end(), 0.0f);
+  add_rows(g, 0, rows_, left_.data(), isa);
 }
 
 bool Coordinates::finite() const {

@@ -33,9 +33,8 @@ class Coordinates {
   // An update of 2 width() terms whose halves that depend on no matrix are there: U left, V^T below.
   RankUpdate make_update() const;
 
-  // U^T G and G V, a row after the other or all at once.
-  void clear();
-  void add_rows(const MatrixView& g, std::size_t first_row, codec::Isa isa);
+  // U^T G, added to left, and G V, of some rows; or of all in left() and right().
+  void add_rows(const MatrixView& g, std::size_t begin, std::size_t end, float* left, codec::Isa isa);
   void project(const MatrixView& g, codec::Isa isa);
   bool finite() const;
   bool within(float most) const;                           // and so finite

@@ -6,6 +6,7 @@
 
 #include "base/fp_env.h"
 #include "base/hash.h"
+#include "codec/block_codec.h"
 #include "collective/plan.h"
 #include "gift/bytes.h"
 #include "gift/rows.h"
@@ -18,6 +19,7 @@ constexpr int kColdRounds = 3;
 constexpr int kWarmRounds = 2;
 // mode=rows: of the energy, what is spread over all directions at least, some steps after the basis.
 constexpr double kRowDrift = 0.01;
+constexpr std::size_t kLanes = 16;     // of the widest instruction set
 constexpr std::size_t kMostRank = 64;  // where the codec leaves the choice open
 constexpr std::size_t kLeastSide = 8;  // a matrix with fewer rows or columns goes direct
 
@@ -134,6 +136,7 @@ void SpectralKey::encode_side(SideMemory& side) const {
 
 void SpectralKey::prepare(const void* input, DType dtype, const float* residual, bool zero) {
   const FpEnvironment environment;
+  for (Arrival& arrival : arrivals_) arrival.left.clear();  // a call that failed may have left something
   MatrixView g;
   g.data = input;
   g.dtype = dtype;
@@ -193,45 +196,65 @@ void SpectralKey::sides_arrived() {
   }
 }
 
-void SpectralKey::finish(const codec::BlockCodec& block, const std::vector<collective::EncodedRange>& ranges,
-                         void* output, DType dtype) {
-  const FpEnvironment environment;
-  // First the products of the whole sum, as many rows at a time as a few tiles hold.
-  constexpr std::size_t kAtOnce = 16 * codec::kTile;
-  coordinates_.clear();
-  std::size_t filled = 0;
-  std::size_t row = 0;
-  bool finite = true;
-  for (const collective::EncodedRange& range : ranges) {
-    std::size_t offset = 0;
-    for (std::size_t done = 0; done < range.count;) {
-      const std::size_t left = static_cast<std::size_t>(range.count) - done;
-      const std::size_t count = block.fixed_length() ? std::min(kAtOnce, left) : left;
-      const std::size_t bytes = block.fixed_length() ? block.max_encoded_bytes(count) : range.bytes.bytes;
-      if (rows_buffer_.size() < filled + count) rows_buffer_.resize(filled + count);
-      float* values = rows_buffer_.data() + filled;
-      block.decode({range.bytes.data + offset, bytes}, values, DType::kF32, count);
-      finite = finite && all_finite(values, count);
-      filled += count;
-      offset += bytes;
-      done += count;
-      MatrixView part;
-      part.data = rows_buffer_.data();
-      part.rows = filled / cols_;
-      part.cols = cols_;
-      part.zero_nonfinite = !finite;
-      if (part.rows == 0) continue;
-      coordinates_.add_rows(part, row, isa_);
-      row += part.rows;
-      const std::size_t used = part.rows * cols_;
-      std::memmove(rows_buffer_.data(), rows_buffer_.data() + used, (filled - used) * sizeof(float));
-      filled -= used;
-    }
+MatrixView SpectralKey::view_of_sum(const float* whole) const {
+  MatrixView y;
+  y.data = whole;
+  y.rows = rows_;
+  y.cols = cols_;
+  y.zero_nonfinite = true;
+  return y;
+}
+
+void SpectralKey::arrived(const float* whole, const Shard& shard, std::uint64_t end) {
+  const auto owner = static_cast<std::size_t>(shard.owner);
+  if (arrivals_.size() <= owner) arrivals_.resize(owner + 1);
+  Arrival& arrival = arrivals_[owner];
+  if (arrival.left.empty()) {
+    arrival.left.assign(coordinates_.width() * cols_, 0.0f);
+    arrival.first = arrival.next = (shard.begin + cols_ - 1) / cols_;
+    arrival.last = shard.end / cols_;
   }
+  // A few rows at a time, for the kernels' sake.
+  constexpr std::uint64_t kAtOnce = 24;
+  const std::uint64_t there = std::min(arrival.last, end / cols_);
+  if (there < arrival.next + kAtOnce && there < arrival.last) return;
+  if (there <= arrival.next) return;
+  coordinates_.add_rows(view_of_sum(whole), arrival.next, there, arrival.left.data(), isa_);
+  arrival.next = there;
+}
+
+void SpectralKey::finish(float* whole, void* output, DType dtype) {
+  const FpEnvironment environment;
+  // The shards' products in rank order, then the rows that lie in two shards or more.
+  std::vector<float>& left = coordinates_.left();
+  std::fill(left.begin(), left.end(), 0.0f);
+  std::uint64_t row = 0;
+  for (const Arrival& arrival : arrivals_) {
+    for (std::size_t i = 0; i < arrival.left.size(); ++i) left[i] += arrival.left[i];
+  }
+  const MatrixView y = view_of_sum(whole);
+  for (const Arrival& arrival : arrivals_) {
+    if (arrival.left.empty() || arrival.first >= arrival.last) continue;
+    coordinates_.add_rows(y, row, arrival.first, left.data(), isa_);
+    row = arrival.last;
+  }
+  coordinates_.add_rows(y, row, rows_, left.data(), isa_);
   coordinates_.raising_update(back_);
-  for (const collective::EncodedRange& range : ranges) {
-    auto* out = static_cast<std::uint8_t*>(output) + range.begin * dtype_size(dtype);
-    block.decode_mapped(range.bytes, out, dtype, static_cast<std::size_t>(range.count), *this, range.begin);
+  const codec::ElementDriver& elements = codec::need_driver(isa_).elements[codec::element_index(dtype)];
+  constexpr std::uint64_t kAtOnce = 8 * codec::kTile;  // stays in the cache
+  const std::uint64_t count = rows_ * cols_;
+  for (std::uint64_t done = 0; done < count; done += kAtOnce) {
+    const auto n = static_cast<std::size_t>(std::min(kAtOnce, count - done));
+    inverse(done, n, whole + done);
+    // The element loops read whole vectors, and whole may end where the caller's memory does.
+    const std::size_t vectors = n / kLanes * kLanes;
+    elements.overflow(whole + done, vectors);
+    elements.store(whole + done, vectors, codec::element_at(output, dtype, done));
+    if (vectors == n) continue;
+    float last[kLanes] = {};
+    std::copy(whole + done + vectors, whole + done + n, last);
+    elements.overflow(last, kLanes);
+    elements.store(last, n - vectors, codec::element_at(output, dtype, done + vectors));
   }
 }
 

@@ -28,8 +28,8 @@ class SpectralKey final : public collective::KeyTransform, private codec::TileMa
   const codec::TileMap& map() const override { return *this; }
   const codec::BlockCodec& block() const override { return *row_codec_; }
   void sides_arrived() override;
-  void finish(const codec::BlockCodec& block, const std::vector<collective::EncodedRange>& ranges, void* output,
-              DType dtype) override;
+  void arrived(const float* whole, const Shard& shard, std::uint64_t end) override;
+  void finish(float* whole, void* output, DType dtype) override;
   bool learn(const void* reduced, DType dtype, bool owner) override;
   std::size_t shared_bytes() const override;
   void share(std::uint8_t* dst) const override { basis_->save(dst); }
@@ -52,6 +52,7 @@ class SpectralKey final : public collective::KeyTransform, private codec::TileMa
   void forward(std::uint64_t element, std::size_t count, float* x) const override;
   void inverse(std::uint64_t element, std::size_t count, float* x) const override;
 
+  MatrixView view_of_sum(const float* whole) const;
   bool scales() const noexcept { return choice_.way == Choice::Way::kScale; }
   // Chooses a way for what the basis says now.
   void choose_way();
@@ -85,7 +86,14 @@ class SpectralKey final : public collective::KeyTransform, private codec::TileMa
   RankUpdate back_;
   SideMemory p_;  // rank x cols
   SideMemory s_;  // rank x rows
-  std::vector<float> rows_buffer_;
+  // mode=scale: what has arrived of the sum, by owner.
+  struct Arrival {
+    std::uint64_t first = 0;  // of the rows that lie in the shard with all of their elements
+    std::uint64_t next = 0;   // the first one that is not among left's products yet
+    std::uint64_t last = 0;   // past them
+    std::vector<float> left;  // width x cols
+  };
+  std::vector<Arrival> arrivals_;
 };
 
 }  // namespace gcomm::gift

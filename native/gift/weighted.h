@@ -21,7 +21,8 @@ class WeightedKey final : public collective::KeyTransform, private codec::TileMa
   const codec::TileMap& map() const override { return *this; }
   const codec::BlockCodec& block() const override { throw Error(Code::kInternal, "weights have no codec"); }
   void sides_arrived() override {}
-  void finish(const codec::BlockCodec&, const std::vector<collective::EncodedRange>&, void*, DType) override {}
+  void arrived(const float*, const Shard&, std::uint64_t) override {}
+  void finish(float*, void*, DType) override {}
   bool learn(const void* reduced, DType dtype, bool owner) override;
   std::size_t shared_bytes() const override { return 0; }
   void share(std::uint8_t*) const override {}

@@ -119,12 +119,9 @@ void cuts_and_isa() {
   scalar.set(basis, 9, 3);
   best.set(basis, 9, 3);
   scalar.project(g.view(), codec::Isa::kScalar);
-  best.clear();
+  std::fill(best.left().begin(), best.left().end(), 0.0f);
   for (std::size_t row = 0; row < kRows; row += 10) {
-    MatrixView part = g.view();
-    part.data = static_cast<const float*>(part.data) + row * kCols;
-    part.rows = std::min<std::size_t>(10, kRows - row);
-    best.add_rows(part, row, codec::best_isa());
+    best.add_rows(g.view(), row, std::min(kRows, row + 10), best.left().data(), codec::best_isa());
   }
   CHECK(scalar.left() == best.left() && scalar.right() == best.right());
   CHECK(scalar.finite());
