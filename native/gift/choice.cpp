@@ -21,6 +21,8 @@ constexpr double kScaleDrift = 1.9;
 constexpr std::size_t kMostGroupBytes = std::size_t{96} << 10;
 // A transform that gains less, in bits an element, is not worth its arithmetic.
 constexpr double kLeastGain = 0.1;
+// mode=scale multiplies the sum's own coordinates; beyond this ||G||^2 they could leave fp32.
+constexpr double kMostScaled = 0x1p200;
 
 // An element of a full tile.
 double bits_of(const codec::BlockCodec& block) {
@@ -173,6 +175,9 @@ Choice choose(const Spectrum& spectrum, const codec::GiftSpec& gift, const codec
   direct.why = "the spectrum promises no gain";
   if (spectrum.leading.empty()) direct.why = "nothing but zeros was reduced yet";
 
+  const bool scalable = spectrum.squared_norm <= kMostScaled;
+  if (gift.mode == Mode::kScale && !scalable) direct.why = "values so large that products could overflow";
+
   Choice best = direct;
   const bool asked = gift.mode != Mode::kAuto && gift.rank > 0;
   bool any = false;
@@ -187,7 +192,7 @@ Choice choose(const Spectrum& spectrum, const codec::GiftSpec& gift, const codec
         gift.rank > 0 ? std::min<std::uint32_t>(found, static_cast<std::uint32_t>(gift.rank)) : listed;
     if (rank == 0 || rank > found) continue;
     const auto may = [&gift](Mode mode) { return gift.mode == Mode::kAuto || gift.mode == mode; };
-    if (may(Mode::kScale)) consider(scaled(spectrum, rank, gift.alpha_eighths, block_error, bits));
+    if (may(Mode::kScale) && scalable) consider(scaled(spectrum, rank, gift.alpha_eighths, block_error, bits));
     if (may(Mode::kSplit)) consider(split(spectrum, rank, block_error, side_error, bits, side_bits));
     if (may(Mode::kRows)) {
       const Choice candidate = rows(spectrum, rank, block_error, bits, gift.side, isa);

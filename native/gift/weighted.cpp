@@ -14,7 +14,7 @@ namespace {
 // Of the moments, what is kept when a new observation comes. Observations are a refresh apart.
 constexpr double kDecay = 0.9;
 // Fewer squares than these say little about the size of a single element: a value over one sample of itself is
-// anything. The mean over a row or a column is good at once.
+// anything. The mean over a row or a column is good at once, where it has as many.
 constexpr std::uint32_t kEnoughSquares = 8;
 // The least weight against the root mean square: what never moved may start to.
 constexpr double kLeastWeight = 0x1p-8;
@@ -172,7 +172,12 @@ void WeightedKey::set_element_weights() {
   learned_ = of_elements_ = true;
 }
 
+bool WeightedKey::too_few() const noexcept {
+  return std::min(rows_, cols_) < kEnoughSquares && observed_ < kEnoughSquares;
+}
+
 void WeightedKey::set_weights() {
+  if (too_few()) return;
   if (by_element()) {
     set_element_weights();
   } else {
@@ -214,7 +219,9 @@ std::string WeightedKey::report() const {
          "\",\"rows\":" + std::to_string(rows_) + ",\"cols\":" + std::to_string(cols_) + ",\"path\":\"" +
          (learned_ ? of_elements_ ? "by element" : "by row and column" : "direct") +
          "\",\"calls\":" + std::to_string(calls_) + ",\"why\":\"" +
-         (learned_ ? "weights from second moments of reduced values" : "nothing but zeros was reduced yet") +
+         (learned_    ? "weights from second moments of reduced values"
+          : too_few() ? "too few values of a row or a column were seen yet"
+                      : "nothing but zeros was reduced yet") +
          "\"}";
 }
 

@@ -54,6 +54,8 @@ class WeightedKey final : public collective::KeyTransform, private codec::TileMa
   // The sums in scratch_ into the factors; false where they are not finite.
   bool take_sums();
   void observe_elements(const void* reduced, DType dtype);
+  // Rows or columns are so short that their means are those of single elements: direct until enough was seen.
+  bool too_few() const noexcept;
   void set_weights();
   template <typename Map>
   void map_residual(float* residual, const Place& place, Map map) const;

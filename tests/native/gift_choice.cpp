@@ -97,6 +97,10 @@ void options_obeyed() {
     CHECK(paid.way == ways[i] && paid.rank == 4);
     CHECK(flat.choose(std::string(":mode=") + modes[i]).way == Way::kDirect);
   }
+  // Products of such values could overflow.
+  const Field huge{{0x1p101}, 0x1p202};
+  CHECK(huge.choose(":mode=scale:rank=1").way == Way::kDirect &&
+        huge.choose(":mode=rows:rank=1").way == Way::kRows);
   // A rank alone is obeyed by any mode, or by none.
   const Field steep{gift_test::geometric(60, 0.5), 4.0 / 3};
   for (const int rank : {1, 3, 7, 20}) {

@@ -286,3 +286,15 @@ def test_weighted_is_in_bounds(ranks: int, geometry: str) -> None:
             f"step {step}",
         )
         square = 0.9 * square + 0.1 * results[step].astype(np.float64) ** 2
+
+
+@pytest.mark.parametrize("shape", [(1, 300), (300, 1)])
+@pytest.mark.parametrize("geometry", ["factored", "elementwise"])
+def test_weights_of_vectors_wait_until_they_are_known(geometry: str, shape: tuple[int, int]) -> None:
+    """The square of an element says nothing about the next one's size."""
+    steps = [gradients(shape, 2, step) for step in range(12)]
+    codecs = codecs_of(f"gift+nvfp4:geometry={geometry}:refresh=1:min_bytes=0", 2)
+    for step, (parts, result) in enumerate(zip(steps, reduced(codecs, steps), strict=True)):
+        exact = sum(part.astype(np.float64) for part in parts)
+        assert np.linalg.norm(result - exact) < 0.4 * np.linalg.norm(exact), step
+    assert codecs[0].report()[0]["path"] != "direct"
