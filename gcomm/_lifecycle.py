@@ -20,6 +20,12 @@ def register(native: _native.Comm) -> None:
     _live.add(native)
 
 
+def close_soon(native: _native.Comm) -> None:
+    """Closes one that its peers may not answer any more, as at the interpreter's end."""
+    if native.here:
+        _native.close_all([native], _GRACE_S, "the group was destroyed with calls that no peer has answered")
+
+
 def _at_exit() -> None:
     try:
         natives = [native for native in list(_live) if native.here]

@@ -58,10 +58,11 @@ class Deadline:
 
 def exchange(group: Any, mine: dict[str, Any], deadline: Deadline, verb: str) -> list[dict[str, Any]]:
     """What every rank of the group has to say, in rank order; plain JSON values."""
-    dist = distributed()
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    # Of a group that torch is still making, too: its own functions do not know it yet.
+    rank, size = group.rank(), group.size()
     store = group_store(group)
     if store is None:
+        dist = distributed()
         everybody: list[Any] = [None] * size
         within(
             deadline,

@@ -123,9 +123,8 @@ def from_torch(group: Any, transport: str, timeout: Timeout) -> _native.Comm:
 
 def connect(group: Any, transport: str, deadline: Deadline, verb: str) -> _native.Comm:
     """Connects the ranks of a group, on behalf of ``verb``."""
-    dist = distributed()
     kind = "torch" if transport == "torch" else "tcp"
-    rank = dist.get_rank(group)
+    rank = group.rank()
 
     mine: dict[str, Any] = {
         "kind": kind,

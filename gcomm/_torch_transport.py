@@ -65,7 +65,7 @@ def connect_gloo(group: Any, token: str, deadline: Deadline, verb: str) -> _nati
     store = group_store(group)
     if store is None:
         raise UnsupportedError(f"{verb}: transport='torch' needs a torch whose groups have get_group_store()")
-    rank, size = dist.get_rank(group), dist.get_world_size(group)
+    rank, size = group.rank(), group.size()
     # The token, random and the same on all ranks, keeps several communicators of one group apart.
     store = dist.PrefixStore(f"gcomm/{token}", store)
     gloo = within(

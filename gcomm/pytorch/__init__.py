@@ -1,7 +1,8 @@
 """gcomm in PyTorch.
 
-Everything here needs torch, which is imported when the first name is used: ``import gcomm`` stays cheap, and
-works without it.
+Everything here needs torch; ``import gcomm`` alone does not, and stays cheap. Importing this package makes the
+backend "gcomm" known to torch.distributed, also where torch does not read its entry points
+(TORCH_DEVICE_BACKEND_AUTOLOAD=0, or gcomm is not installed).
 """
 
 from __future__ import annotations
@@ -9,20 +10,48 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from .._torch_backend import register as _register
+
 if TYPE_CHECKING:
+    from ._backend_options import BackendOptions
+    from .backend import backend_stats
     from .ddp import DDPState, ddp_hook
+    from .fsdp import FSDPAllGather, FSDPReduceScatter, FSDPState, compress_fsdp
     from .optim import StiefelOptimizer
     from .rules import DIRECT, Rule, Rules
     from .stats import log_to, summary
 
-__all__ = ["DIRECT", "DDPState", "Rule", "Rules", "StiefelOptimizer", "ddp_hook", "log_to", "summary"]
+__all__ = [
+    "DIRECT",
+    "BackendOptions",
+    "DDPState",
+    "FSDPAllGather",
+    "FSDPReduceScatter",
+    "FSDPState",
+    "Rule",
+    "Rules",
+    "StiefelOptimizer",
+    "backend_stats",
+    "compress_fsdp",
+    "ddp_hook",
+    "log_to",
+    "summary",
+]
+
+_register()
 
 _HOMES = {
+    "BackendOptions": "_backend_options",
     "DDPState": "ddp",
     "DIRECT": "rules",
+    "FSDPAllGather": "fsdp",
+    "FSDPReduceScatter": "fsdp",
+    "FSDPState": "fsdp",
     "Rule": "rules",
     "Rules": "rules",
     "StiefelOptimizer": "optim",
+    "backend_stats": "backend",
+    "compress_fsdp": "fsdp",
     "ddp_hook": "ddp",
     "log_to": "stats",
     "summary": "stats",
