@@ -33,9 +33,9 @@ class BackendOptions:
     Attributes
     ----------
     codec : str, Codec or None
-        What large sums and averages travel in, as in :func:`gcomm.codec`. None (in GCOMM_CODEC: "none"): all
-        is exact. Codecs that keep something for each tensor (``gift+``, ``ef=1``) are refused: a process group
-        sees no names.
+        What large sums and averages travel in, as in :func:`gcomm.codec`. None, or "none": all is exact.
+        Codecs that keep something for each tensor (``gift+``, ``ef=1``) are refused: a process group sees no
+        names.
     min_bytes : int, optional
         Tensors of fewer bytes are exact. Not given: the codec's own option ``min_bytes``, else 65536.
     transport : {"auto", "tcp", "torch"}
@@ -105,7 +105,7 @@ def _options(given: Any) -> tuple[BackendOptions, str]:
         text = os.environ.get("GCOMM_CODEC", "").strip()
         if not text:
             return BackendOptions(), "the default codec"
-        return BackendOptions(None if text.lower() == "none" else text), "environment variable GCOMM_CODEC"
+        return BackendOptions(text), "environment variable GCOMM_CODEC"
     if isinstance(given, BackendOptions):
         return given, "pg_options"
     if isinstance(given, (str, Codec)):
@@ -128,7 +128,7 @@ def _checked(options: BackendOptions) -> Settings:
         )
     where = Where(_VERB, "min_bytes", None)
     least = None if options.min_bytes is None else parse_int(options.min_bytes, where, 0, 2**62)
-    if options.codec is None:
+    if options.codec is None or (isinstance(options.codec, str) and options.codec.lower() == "none"):
         return Settings(None, least or 0, options.transport)
     if isinstance(options.codec, str):
         spec = Codec(parse_spec(options.codec, where)).spec

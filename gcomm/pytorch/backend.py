@@ -4,8 +4,8 @@ Sums and averages of large floating-point CPU tensors travel in a codec; everyth
 backend's: gloo's, and NCCL's for tensors on CUDA devices.
 
 torch has no way to write a ``Backend`` in Python (C++ would not see what it overrides), but a ``ProcessGroup``:
-so a group of ours is one that has the wrapped backends as its own, and overrides the reductions alone. What it
-does not override, in C++ or in Python, goes the way it always goes.
+so a group of ours is one that has the wrapped backends as its own, does its reductions itself, and hands on all
+other calls as they are.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from ..communicator import Communicator
 from ..errors import InvalidArgumentError, UnsupportedError
 from ._backend_options import BackendOptions, Settings, agree
 from ._backend_tally import Tally, watch
+from ._exact_group import ExactProcessGroup
 from ._group_work import GroupWork, is_sum_or_avg
 
 __all__ = ["BackendOptions", "GcommProcessGroup", "backend_stats", "create"]
@@ -31,7 +32,7 @@ __all__ = ["BackendOptions", "GcommProcessGroup", "backend_stats", "create"]
 _FLOATS = (torch.float32, torch.bfloat16, torch.float16)
 
 
-class GcommProcessGroup(dist.ProcessGroup):
+class GcommProcessGroup(ExactProcessGroup):
     """A process group whose large sums and averages are compressed; what ``init_process_group`` makes."""
 
     def __init__(self, store: Any, rank: int, size: int) -> None:

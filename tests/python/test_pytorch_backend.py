@@ -281,7 +281,7 @@ def _groups(rank: int, size: int) -> None:
     assert backend_stats(alone)["exact"] == {"one rank": 1}
 
 
-def _all(rank: int, size: int, name: str) -> None:
+def _all(rank: int, size: int, name: str, folder: str) -> None:
     torch.set_num_threads(1)
     with warnings.catch_warnings():
         warnings.simplefilter("error", UserWarning)
@@ -294,7 +294,7 @@ def _all(rank: int, size: int, name: str) -> None:
     dist.destroy_process_group()
     # Again, with something else.
     os.environ["GCOMM_CODEC"] = "none"
-    dist.init_process_group("cpu:gcomm")
+    dist.init_process_group("cpu:gcomm", init_method=f"file://{folder}/again", rank=rank, world_size=size)
     x = values(rank)
     dist.all_reduce(x)
     assert backend_stats()["exact"] == {"no codec": 1}
@@ -302,8 +302,8 @@ def _all(rank: int, size: int, name: str) -> None:
 
 
 @pytest.mark.parametrize(("ranks", "name"), [(2, "gcomm"), (3, "cpu:gcomm,cuda:nccl")])
-def test_everything(ranks: int, name: str) -> None:
-    run_ranks(_all, ranks, name, backend=None, env={"GCOMM_CODEC": "int8"})
+def test_everything(ranks: int, name: str, tmp_path: Path) -> None:
+    run_ranks(_all, ranks, name, str(tmp_path), backend=None, env={"GCOMM_CODEC": "int8"}, timeout=120)
 
 
 # ---- DistributedDataParallel without a hook -----------------------------------------------------------------
@@ -334,7 +334,7 @@ def _ddp(rank: int, size: int) -> None:
 
 
 def test_ddp_without_a_hook() -> None:
-    run_ranks(_ddp, 3, backend=None)
+    run_ranks(_ddp, 3, backend=None, timeout=120)
 
 
 # ---- what goes wrong ----------------------------------------------------------------------------------------
