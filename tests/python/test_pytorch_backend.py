@@ -397,39 +397,41 @@ def test_bad_options_are_named_on_every_rank(tmp_path: Path) -> None:
 
 def _lost(rank: int, size: int, how: str) -> tuple[str, float]:
     torch.set_num_threads(1)
-    dist.init_process_group("gcomm", timeout=datetime.timedelta(seconds=4))
-    model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(300, 300))
-    x = torch.ones(4, 300)
-    for _ in range(2):
-        model(x).sum().backward()
+    # Short only where it is what ends the call: a machine that is busy is slow to start things.
+    dist.init_process_group("gcomm", timeout=datetime.timedelta(seconds=8 if how == "late" else 90))
+    fatal: Callable[[], Any] = lambda: dist.all_reduce(values(rank))  # noqa: E731
+    if how == "backward":
+        model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(300, 300))
+        for _ in range(2):
+            model(torch.ones(4, 300)).sum().backward()
+        fatal = model(torch.ones(4, 300)).sum().backward
+    fatal() if how == "call" else dist.barrier()
     started = time.monotonic()
     if rank == 1:
         if how == "late":
-            time.sleep(6)
+            time.sleep(30)
         os.kill(os.getpid(), signal.SIGKILL)
-    loss = model(x).sum()
-    fatal = loss.backward if how == "backward" else lambda: dist.all_reduce(values(rank))
     with pytest.raises((errors.GcommError, RuntimeError)) as caught:
         fatal()
-    text = f"{type(caught.value).__name__}: {caught.value}"
+    seconds = time.monotonic() - started
     if how == "call":
         # Later calls say so, too.
         with pytest.raises(errors.ClosedError):
             dist.all_reduce(values(rank))
     dist.destroy_process_group()
-    return text, time.monotonic() - started
+    return f"{type(caught.value).__name__}: {caught.value}", seconds
 
 
 @pytest.mark.parametrize("how", ["call", "backward", "late"])
 def test_a_lost_rank_is_an_error_on_every_survivor(how: str) -> None:
     with start_ranks(_lost, 3, how, backend=None) as ranks:
-        outcomes = ranks.join(40, only=[0, 2])
+        outcomes = ranks.join(100, only=[0, 2])
     expected = {"call": "PeerLostError: .*rank 1", "backward": "PeerLostError", "late": "Timeout|Aborted"}
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.ok, RankError(outcomes)
         text, seconds = outcome.value
         assert re.search(expected[how], text), text
-        assert seconds < 12
+        assert seconds < 20
 
 
 def _idle(rank: int, size: int) -> None:

@@ -216,7 +216,7 @@ def _keyed(rank: int, size: int) -> None:
 
 
 def test_keyed_codecs_by_parameter(rank_pool: RankPools) -> None:
-    rank_pool(3).run(_keyed)
+    rank_pool(3).run(_keyed, timeout=120)
 
 
 def _refusals(rank: int, size: int) -> None:
@@ -253,7 +253,7 @@ def _refusals(rank: int, size: int) -> None:
 
 
 def test_what_is_refused(rank_pool: RankPools) -> None:
-    rank_pool(2).run(_refusals)
+    rank_pool(2).run(_refusals, timeout=120)
 
 
 def _lost(rank: int, size: int) -> tuple[str, float]:
@@ -275,7 +275,7 @@ def _lost(rank: int, size: int) -> tuple[str, float]:
 
 def test_a_rank_lost_in_backward() -> None:
     with start_ranks(_lost, 3) as ranks:
-        outcomes = ranks.join(40, only=[0, 2])
+        outcomes = ranks.join(100, only=[0, 2])
     for outcome in (outcomes[0], outcomes[2]):
         assert outcome.ok, RankError(outcomes)
         # gloo's own, where the rank was lost to the gathering of weights.
