@@ -156,6 +156,10 @@ void bind_communicator(nb::module_& m) {
       .def_prop_ro("rank", [](const Comm& c) { return gcomm_comm_rank(c.get()); })
       .def_prop_ro("size", [](const Comm& c) { return gcomm_comm_size(c.get()); })
       .def_prop_ro("transport", [](const Comm& c) { return std::string(gcomm_comm_transport(c.get())); })
+      .def(
+          "medium",
+          [](const Comm& c, std::int32_t peer) { return std::string(gcomm_comm_medium(c.get(), peer)); },
+          "peer"_a)
       .def_prop_ro("slot_bytes", [](const Comm& c) { return gcomm_comm_slot_bytes(c.get()); })
       .def_prop_ro("timeout_s", [](const Comm& c) { return gcomm_comm_timeout(c.get()); })
       .def_prop_ro(

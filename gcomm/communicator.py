@@ -126,15 +126,25 @@ class Communicator(Collectives):
         """The name of what carries the bytes: "tcp", "local" or "torch"."""
         return self._transport
 
+    def medium(self, peer: int) -> str:
+        """What carries the bytes to and from ``peer``.
+
+        "shm" where two ranks of the tcp transport share memory: those of one host and network namespace, unless
+        GCOMM_TCP_SHM=0 is set for one of them. Else the transport's name.
+        """
+        return self._native.medium(parse_rank(peer, self._size, Where("medium", "peer", self._rank)))
+
     @property
     def stats(self) -> Mapping[str, int | float]:
         """Sums over all calls so far.
 
         calls, raw_path_calls, raw_bytes (what the same calls send uncompressed), wire_bytes (sent by this rank,
-        everything counted), encode_s, comm_s, decode_s, plans and workspace_bytes (in the cache now),
-        copied_bytes (of arrays that were not contiguous).
+        everything counted), encode_s, comm_s, decode_s, plans and workspace_bytes (in the cache now, memory
+        shared with peers included), copied_bytes (of arrays that were not contiguous), shared_memory_peers (how
+        many peers are reached through shared memory; see :meth:`medium`).
         """
-        return {**self._native.stats(), "copied_bytes": self._copied_bytes}
+        shared = sum(self._native.medium(peer) == "shm" for peer in range(self._size))
+        return {**self._native.stats(), "copied_bytes": self._copied_bytes, "shared_memory_peers": shared}
 
     def link_probe(self, peer: int, initiator: bool, pattern: str, nbytes: int, iterations: int) -> list[float]:
         """Times exchanges with one peer over the bare transport: no codec, no header.

@@ -102,7 +102,8 @@ std::unique_ptr<Transport> connect(Board& board, int rank, int ranks) {
   while (board.ready < ranks) ::usleep(1000);
   const std::vector<std::string> addresses(board.addresses, board.addresses + ranks);
   return make_tcp(listener, rank, ranks, addresses, board.token,
-                  comm::default_slot_bytes(ranks, kTcpDefaultSlot), Clock::now() + std::chrono::seconds(30));
+                  comm::default_slot_bytes(ranks, kTcpDefaultSlot), Clock::now() + std::chrono::seconds(30),
+                  comm::tcp_shares_memory());
 }
 
 }  // namespace

@@ -1,10 +1,10 @@
 // Speed of the bare transports between two ranks: ping-pong latency, one-way and two-way bandwidth.
 //
-//   transport_speed [tcp|local] [repetitions]
+//   transport_speed [shm|tcp|local] [repetitions]
 //
-// Over tcp the ranks are two processes on loopback. Times are in microseconds: median and minimum over the
-// repetitions, and the processor time of rank 0's process per repetition (local: of both ranks), which other
-// load on the machine hardly changes.
+// Over shm and tcp the ranks are two processes on loopback, with shared memory between them or without. Times
+// are in microseconds: median and minimum over the repetitions, and the processor time of rank 0's process per
+// repetition (local: of both ranks), which other load on the machine hardly changes.
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -126,8 +126,9 @@ void run_rank(Transport& transport, int repetitions) {
     if (transport.rank() != 0) continue;
     const double median = times[times.size() / 2];
     const double ways = c.pattern == Pattern::kOneWay ? 1 : 2;
-    std::printf("%-6s %-10s %9zu bytes, pieces of %7zu: median %8.1f, min %8.1f, cpu %8.1f", transport.name(),
-                c.name, c.bytes, std::min(c.bytes, c.piece), median, times.front(), cpu);
+    std::printf("%-6s %-10s %9zu bytes, pieces of %7zu: median %8.1f, min %8.1f, cpu %8.1f",
+                transport.medium(1 - transport.rank()), c.name, c.bytes, std::min(c.bytes, c.piece), median,
+                times.front(), cpu);
     if (c.bytes >= 65536) std::printf(", %.2f GB/s", ways * static_cast<double>(c.bytes) / median / 1e3);
     std::printf("\n");
     std::fflush(stdout);
@@ -135,7 +136,7 @@ void run_rank(Transport& transport, int repetitions) {
   transport.close();
 }
 
-void run_tcp(int repetitions) {
+void run_tcp(int repetitions, bool shared_memory) {
   int to_child[2], to_parent[2];
   if (::pipe(to_child) != 0 || ::pipe(to_parent) != 0) std::abort();
   const gcomm::TcpToken token = gcomm::random_token();
@@ -148,8 +149,8 @@ void run_tcp(int repetitions) {
   if (::read(rank == 0 ? to_parent[0] : to_child[0], other, sizeof other) != sizeof other) std::abort();
   std::vector<std::string> addresses{mine, other};
   if (rank == 1) std::swap(addresses[0], addresses[1]);
-  const auto transport =
-      gcomm::make_tcp(listener, rank, 2, addresses, token, kSlot, Clock::now() + std::chrono::seconds(10));
+  const auto transport = gcomm::make_tcp(listener, rank, 2, addresses, token, kSlot,
+                                         Clock::now() + std::chrono::seconds(10), shared_memory);
   run_rank(*transport, repetitions);
   if (rank == 1) std::_Exit(0);
   ::waitpid(child, nullptr, 0);
@@ -165,12 +166,12 @@ void run_local(int repetitions) {
 }  // namespace
 
 int main(int argc, char** argv) {
-  const std::string which = argc > 1 ? argv[1] : "tcp";
+  const std::string which = argc > 1 ? argv[1] : "shm";
   const int repetitions = argc > 2 ? std::atoi(argv[2]) : 2000;
-  if ((which != "tcp" && which != "local") || repetitions < 1) {
-    std::fprintf(stderr, "usage: transport_speed [tcp|local] [repetitions]\n");
+  if ((which != "shm" && which != "tcp" && which != "local") || repetitions < 1) {
+    std::fprintf(stderr, "usage: transport_speed [shm|tcp|local] [repetitions]\n");
     return 2;
   }
-  which == "tcp" ? run_tcp(repetitions) : run_local(repetitions);
+  which == "local" ? run_local(repetitions) : run_tcp(repetitions, which == "shm");
   return 0;
 }

@@ -212,6 +212,11 @@ def _run_collective(row: Collective, **options: Any) -> None:
         raise SystemExit(1)
 
 
+def transport_words(transport: str, medium: str) -> str:
+    """A transport, and what it uses of its own accord where that is something else."""
+    return transport if medium in ("", transport) else f"{transport} ({medium})"
+
+
 def _collect(plan: Plan, ranks: int, transport: str, *, quiet: bool, extremes: bool) -> list[present.Row]:
     rows: list[present.Row] = []
     op = plan.op if COLLECTIVES[plan.collective].reduces else "none"
@@ -226,7 +231,8 @@ def _collect(plan: Plan, ranks: int, transport: str, *, quiet: bool, extremes: b
             if not rows and not quiet:
                 click.echo(
                     f"# gcomm {gcomm.__version__} {plan.collective}: {result['world_size']} ranks, "
-                    f"transport {transport}, {plan.iterations} iterations of {plan.aggregate} call(s) "
+                    f"transport {transport_words(transport, result['medium'])}, "
+                    f"{plan.iterations} iterations of {plan.aggregate} call(s) "
                     f"after {plan.warmup}, median of the slowest rank"
                 )
                 click.echo(table.header())

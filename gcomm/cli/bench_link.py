@@ -18,6 +18,7 @@ from gcomm.cli.bench import (
     output_options,
     rank_options,
     require_transport,
+    transport_words,
 )
 from gcomm.cli.launch import Emit, Message, Ranks, run_ranks
 from gcomm.cli.sizes import format_bytes, sweep
@@ -57,6 +58,7 @@ def _row(
     round_trip, one_way, both_ways = (float(np.median(times)) for times in seconds)
     return {
         "transport": world.comm.transport,
+        "medium": world.media,
         "world_size": world.size,
         "initiator": pair[0],
         "peer": pair[1],
@@ -127,7 +129,8 @@ def _show(rows: list[present.Row], json_file: str | None, plot: str | None) -> N
     if json_file != "-":
         first = rows[0]
         table = Table(
-            title=f"gcomm {gcomm.__version__} link, {first['world_size']} ranks, transport {first['transport']}"
+            title=f"gcomm {gcomm.__version__} link, {first['world_size']} ranks, "
+            f"transport {transport_words(first['transport'], first['medium'])}"
         )
         for heading in ("ranks", "bytes", "latency us", "min", "max", "one way GB/s", "both ways GB/s"):
             table.add_column(heading, justify="right")

@@ -191,6 +191,7 @@ def _json_row(contender: Contender, count: int, slowest: npt.NDArray[np.float64]
     return {
         "collective": row.name,
         "transport": contender.world.comm.transport if not contender.is_baseline else "gloo",
+        "medium": contender.world.media if not contender.is_baseline else "gloo",
         "world_size": ranks,
         "codec": contender.name,
         "dtype": plan.dtype,

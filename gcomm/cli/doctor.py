@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import click
@@ -13,6 +14,7 @@ from rich.console import Console
 from rich.table import Table
 
 import gcomm
+from gcomm import _native
 from gcomm.cli import oracle, present
 from gcomm.cli.machine import machine, versions
 
@@ -21,6 +23,7 @@ ENVIRONMENT = {
     "GCOMM_ISA": "instruction set of the codecs: scalar, avx2 or avx512",
     "GCOMM_SLOT_BYTES": "longest message; equal on all ranks",
     "GCOMM_TIMEOUT": "default deadline of a call, seconds",
+    "GCOMM_TCP_SHM": "0: the TCP transport shares no memory between ranks of one host",
     "GCOMM_SOCKET_IFNAME": "network interface of the TCP transport",
     "GLOO_SOCKET_IFNAME": "the same, where GCOMM_SOCKET_IFNAME is not set",
     "RANK": "this rank, from a launcher",
@@ -31,6 +34,7 @@ ENVIRONMENT = {
 _DECODED_COUNT = 10_007  # a prime, past two tiles
 
 Row = dict[str, Any]
+Test = Callable[[], str | None]  # raises, or has something to say
 
 
 @click.command()
@@ -77,20 +81,21 @@ def _registry_row(row: Any) -> Row:
 
 
 def _self_test() -> list[Row]:
-    tests = [
+    tests: list[tuple[str, Test]] = [
         (f"encode and decode {row.name}", _codec_test(row.name)) for row in gcomm.codecs() if row.available
     ]
     tests.append(("encode and decode hadamard+int4", _codec_test("hadamard+int4")))
     tests.append(("all_reduce between 2 local ranks", _local_test))
+    tests.append(("all_reduce between 2 tcp ranks", _tcp_test))
     return [_attempt(name, test) for name, test in tests]
 
 
-def _attempt(name: str, test: Callable[[], None]) -> Row:
+def _attempt(name: str, test: Test) -> Row:
     try:
-        test()
+        detail = test()
     except Exception as error:
         return {"name": name, "passed": False, "detail": f"{type(error).__name__}: {error}"}
-    return {"name": name, "passed": True, "detail": ""}
+    return {"name": name, "passed": True, "detail": detail or ""}
 
 
 def _codec_test(spec: str) -> Callable[[], None]:
@@ -106,10 +111,26 @@ def _codec_test(spec: str) -> Callable[[], None]:
 
 
 def _local_test() -> None:
+    _test_sum(gcomm.Communicator.local(2))
+
+
+def _tcp_test() -> str:
+    """What carries the bytes between two TCP ranks of this host."""
+    listeners = [_native.Listener(None) for _ in range(2)]
+    addresses = [listener.address for listener in listeners]
+    token = _native.token()
+    with ThreadPoolExecutor(2) as threads:
+        natives = threads.map(lambda r: _native.tcp(listeners[r], r, addresses, token, 30.0), range(2))
+        comms = [gcomm.Communicator(native) for native in natives]
+    medium = comms[0].medium(1)
+    _test_sum(comms)
+    return "through shared memory" if medium == "shm" else "through sockets"
+
+
+def _test_sum(comms: list[gcomm.Communicator]) -> None:
     inputs = [np.random.default_rng(rank).standard_normal(_DECODED_COUNT, np.float32) for rank in range(2)]
     outputs = [x.copy() for x in inputs]
     errors: list[BaseException] = []
-    comms = gcomm.Communicator.local(2)
 
     def run(rank: int) -> None:
         try:

@@ -41,6 +41,12 @@ class World:
         """Number of ranks."""
         return self.comm.size
 
+    @property
+    def media(self) -> str:
+        """What carries this rank's bytes to its peers, such as "shm", or "shm+tcp" where that differs."""
+        peers = (peer for peer in range(self.size) if peer != self.rank)
+        return "+".join(sorted({self.comm.medium(peer) for peer in peers}))
+
     def barrier(self) -> None:
         """Wait until every rank has come here."""
         gcomm.barrier(self.comm)

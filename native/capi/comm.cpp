@@ -91,9 +91,10 @@ gcomm_result gcomm_comm_create_tcp(gcomm_tcp_listener* listener, int32_t rank, i
     gcomm::TcpToken secret;
     std::copy(token, token + secret.size(), secret.begin());
     const Settings with = settings(config, size, gcomm::kTcpDefaultSlot);
-    *comm = make_handle(gcomm::make_tcp(required(listener, "listener").listener, rank, size, all, secret,
-                                        with.slot_bytes, gcomm::comm::deadline_after(with.timeout_s)),
-                        with.timeout_s);
+    *comm = make_handle(
+        gcomm::make_tcp(required(listener, "listener").listener, rank, size, all, secret, with.slot_bytes,
+                        gcomm::comm::deadline_after(with.timeout_s), gcomm::comm::tcp_shares_memory()),
+        with.timeout_s);
   });
 }
 
@@ -102,10 +103,11 @@ gcomm_result gcomm_comm_create_env(const gcomm_comm_config* config, gcomm_comm**
     required(comm, "comm") = nullptr;
     const gcomm::comm::Launch launch = gcomm::comm::launch();
     const Settings with = settings(config, launch.size, gcomm::kTcpDefaultSlot);
-    *comm = make_handle(gcomm::make_tcp_env(launch.rank, launch.size, launch.master_addr, launch.master_port,
-                                            gcomm::comm::socket_interface(), with.slot_bytes,
-                                            gcomm::comm::deadline_after(with.timeout_s)),
-                        with.timeout_s);
+    *comm = make_handle(
+        gcomm::make_tcp_env(launch.rank, launch.size, launch.master_addr, launch.master_port,
+                            gcomm::comm::socket_interface(), with.slot_bytes,
+                            gcomm::comm::deadline_after(with.timeout_s), gcomm::comm::tcp_shares_memory()),
+        with.timeout_s);
   });
 }
 
@@ -132,6 +134,10 @@ int32_t gcomm_comm_rank(const gcomm_comm* comm) { return comm == nullptr ? -1 : 
 int32_t gcomm_comm_size(const gcomm_comm* comm) { return comm == nullptr ? 0 : comm->comm->size(); }
 const char* gcomm_comm_transport(const gcomm_comm* comm) {
   return comm == nullptr ? "" : comm->comm->transport_name();
+}
+const char* gcomm_comm_medium(const gcomm_comm* comm, int32_t peer) {
+  if (comm == nullptr || peer < 0 || peer >= comm->comm->size() || peer == comm->comm->rank()) return "";
+  return comm->comm->medium(peer);
 }
 uint64_t gcomm_comm_slot_bytes(const gcomm_comm* comm) {
   return comm == nullptr ? 0 : comm->comm->slot_bytes();

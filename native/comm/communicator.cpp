@@ -382,7 +382,7 @@ CommStats Communicator::stats() const {
   if (forked()) throw used_after_fork();
   const std::lock_guard lock(mutex_);
   CommStats stats = stats_;
-  stats.workspace_bytes = workspace_.load();
+  stats.workspace_bytes = workspace_.load() + transport_->buffer_bytes();
   return stats;
 }
 

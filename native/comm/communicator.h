@@ -59,6 +59,7 @@ class Communicator {
   int rank() const noexcept { return transport_->rank(); }
   int size() const noexcept { return transport_->size(); }
   const char* transport_name() const noexcept { return transport_->name(); }
+  const char* medium(int peer) const noexcept { return transport_->medium(peer); }
   std::size_t slot_bytes() const noexcept { return transport_->slot_bytes(); }
   double timeout_s() const noexcept { return timeout_s_; }
   codec::Isa isa() const noexcept { return isa_; }

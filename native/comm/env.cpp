@@ -101,6 +101,13 @@ std::string socket_interface() {
   return {};
 }
 
+bool tcp_shares_memory() {
+  const std::optional<std::string> text = variable("GCOMM_TCP_SHM");
+  if (!text || *text == "1") return true;
+  if (*text == "0") return false;
+  throw Error(Code::kInvalid, "GCOMM_TCP_SHM: '" + *text + "' is neither 0 nor 1");
+}
+
 Launch launch() {
   Launch launch;
   launch.size = required_number("WORLD_SIZE", 1, 1 << 20);

@@ -25,6 +25,9 @@ double check_timeout_s(double seconds, const std::string& what);
 // GCOMM_SOCKET_IFNAME, else GLOO_SOCKET_IFNAME, else "".
 std::string socket_interface();
 
+// GCOMM_TCP_SHM, 0 or 1, else true: whether the TCP transport goes through memory between ranks of one host.
+bool tcp_shares_memory();
+
 // RANK, WORLD_SIZE, MASTER_ADDR, MASTER_PORT, as launchers set them. All must be there.
 struct Launch {
   int rank;

@@ -77,6 +77,15 @@ class Transport {
   // Orderly end: bytes already posted still reach the peers. Idempotent, bounded in time.
   virtual void close() noexcept = 0;
 
+  // What carries the bytes to and from a peer, for people: name(), or more exactly.
+  virtual const char* medium(int peer) const noexcept {
+    (void)peer;
+    return name();
+  }
+
+  // Memory of the transport's own that messages under way lie in.
+  virtual std::size_t buffer_bytes() const noexcept { return 0; }
+
   // False where a buffer may still be touched after wait_all() threw (a host's callbacks that cannot be
   // cancelled): the engine then keeps the buffers alive for the rest of the process.
   virtual bool releases_buffers_on_failure() const noexcept = 0;

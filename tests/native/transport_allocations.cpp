@@ -61,7 +61,7 @@ int main() {
       }
     });
     for (const auto& error : thrown) CHECK(!error, "%s", error->what());
-    CHECK(g_allocations == 0, "%s: %d allocations", kind.name, g_allocations.load());
+    CHECK(g_allocations == 0, "%s: %d allocations", kind.medium, g_allocations.load());
     g_allocations = 0;
   }
   return check::report("transport_allocations");

@@ -16,7 +16,7 @@ constexpr std::size_t kSlot = std::size_t{1} << 20;
 
 void check_none(const std::vector<std::optional<Error>>& thrown, const Registration& kind, const char* what) {
   for (std::size_t r = 0; r < thrown.size(); ++r) {
-    CHECK(!thrown[r], "%s, %s, rank %zu: %s", kind.name, what, r, thrown[r]->what());
+    CHECK(!thrown[r], "%s, %s, rank %zu: %s", kind.medium, what, r, thrown[r]->what());
   }
 }
 
@@ -64,6 +64,9 @@ void test_sizes(const Registration& kind) {
     Ranks ranks = kind.make(size, kSlot);
     for (const auto& rank : ranks) {
       CHECK(rank->size() == size && rank->slot_bytes() == kSlot && std::string(rank->name()) == kind.name);
+      for (int peer = 0; peer < size; ++peer) {
+        CHECK(peer == rank->rank() || std::string(rank->medium(peer)) == kind.medium, "%s", kind.medium);
+      }
     }
     std::atomic<int> wrong{0};
     check_none(in_threads(size,
@@ -77,7 +80,7 @@ void test_sizes(const Registration& kind) {
                             }
                           }),
                kind, "sizes");
-    CHECK(wrong == 0, "%s, %d ranks: %d wrong", kind.name, size, wrong.load());
+    CHECK(wrong == 0, "%s, %d ranks: %d wrong", kind.medium, size, wrong.load());
   }
 }
 
@@ -121,7 +124,7 @@ void test_many_outstanding(const Registration& kind) {
     }
   };
   check_none(in_threads(3, body), kind, "many outstanding");
-  CHECK(wrong == 0, "%s: %d messages wrong", kind.name, wrong.load());
+  CHECK(wrong == 0, "%s: %d messages wrong", kind.medium, wrong.load());
 }
 
 // A lane full of messages that nobody asks for does not hold up the others.
@@ -173,7 +176,7 @@ void test_threads(const Registration& kind) {
                           }
                         }),
              kind, "threads");
-  CHECK(wrong == 0, "%s: %d wrong", kind.name, wrong.load());
+  CHECK(wrong == 0, "%s: %d wrong", kind.medium, wrong.load());
 }
 
 void test_bad_arguments(const Registration& kind) {
@@ -214,25 +217,25 @@ void test_too_long(const Registration& kind) {
     // The sender may be through before the receiver notices.
     run_one(transport, recv_op(1 - r, in.data(), 10));
   });
-  CHECK(thrown[1] && thrown[1]->code() == Code::kMismatch, "%s", kind.name);
-  CHECK(thrown[0] && thrown[0]->code() == Code::kMismatch, "%s", kind.name);
+  CHECK(thrown[1] && thrown[1]->code() == Code::kMismatch, "%s", kind.medium);
+  CHECK(thrown[0] && thrown[0]->code() == Code::kMismatch, "%s", kind.medium);
   const bool says = std::string(thrown[1]->what()).find("100 bytes from rank 0") != std::string::npos;
-  CHECK(says, "%s: %s", kind.name, thrown[1]->what());
+  CHECK(says, "%s: %s", kind.medium, thrown[1]->what());
   CHECK(std::all_of(in.begin(), in.end(), [](auto b) { return b == 0xEE; }), "%s: bytes were copied",
-        kind.name);
+        kind.medium);
 }
 
 void test_ready(const Registration& kind) {
   Ranks ranks = kind.make(2, 4096);
   unsigned char out[8] = {1}, in[8] = {};
   const Ticket receive = post_one(*ranks[1], recv_op(0, in, 8));
-  CHECK(!ranks[1]->ready(&receive, 1), "%s", kind.name);
+  CHECK(!ranks[1]->ready(&receive, 1), "%s", kind.medium);
   const Ticket send = post_one(*ranks[0], send_op(1, out, 8));
   if (kind.knows_ready) {
     const Deadline end = in_seconds(10);
     bool ready = false;
     while (!ready && Clock::now() < end) ready = ranks[1]->ready(&receive, 1);
-    CHECK(ready, "%s", kind.name);
+    CHECK(ready, "%s", kind.medium);
   }
   wait_one(*ranks[1], receive);
   wait_one(*ranks[0], send);
@@ -241,10 +244,10 @@ void test_ready(const Registration& kind) {
   const Ticket early = post_one(*ranks[0], send_op(1, out, 8, Lane::kP2p));
   std::this_thread::sleep_for(std::chrono::milliseconds(50));
   const Ticket late = post_one(*ranks[1], recv_op(0, in, 8, Lane::kP2p));
-  if (kind.knows_ready) CHECK(ranks[1]->ready(&late, 1), "%s", kind.name);
+  if (kind.knows_ready) CHECK(ranks[1]->ready(&late, 1), "%s", kind.medium);
   wait_one(*ranks[1], late);
   wait_one(*ranks[0], early);
-  CHECK(in[0] == 2, "%s", kind.name);
+  CHECK(in[0] == 2, "%s", kind.medium);
 }
 
 using Test = void (*)(const Registration&);

@@ -13,7 +13,7 @@ using namespace harness;
 
 void check_none(const std::vector<std::optional<Error>>& thrown, const Registration& kind, const char* what) {
   for (std::size_t r = 0; r < thrown.size(); ++r) {
-    CHECK(!thrown[r], "%s, %s, rank %zu: %s", kind.name, what, r, thrown[r]->what());
+    CHECK(!thrown[r], "%s, %s, rank %zu: %s", kind.medium, what, r, thrown[r]->what());
   }
 }
 
@@ -34,20 +34,20 @@ void test_deadline(const Registration& kind) {
     if (r != 2) run_one(transport, recv_op(2, data[r], 64), seconds);
   });
   const auto took = Clock::now() - start;
-  CHECK(took > std::chrono::milliseconds(290) && took < std::chrono::seconds(5), "%s", kind.name);
+  CHECK(took > std::chrono::milliseconds(290) && took < std::chrono::seconds(5), "%s", kind.medium);
   for (const int r : {0, 1}) {
     const auto& error = thrown[static_cast<std::size_t>(r)];
-    CHECK(error && error->code() == Code::kTimeout, "%s, rank %d", kind.name, r);
+    CHECK(error && error->code() == Code::kTimeout, "%s, rank %d", kind.medium, r);
     CHECK(error && std::string(error->what()) == "rank 0 timed out waiting for rank 2", "%s, rank %d: %s",
-          kind.name, r, error->what());
-    CHECK(error && (!kind.tells_culprits || error->peer() == 2), "%s, rank %d", kind.name, r);
+          kind.medium, r, error->what());
+    CHECK(error && (!kind.tells_culprits || error->peer() == 2), "%s, rank %d", kind.medium, r);
   }
   // For good, on every rank, with the same words.
   for (const auto& rank : ranks) {
     const int peer = (rank->rank() + 1) % 3;
     const auto later = failure_of([&] { run_one(*rank, recv_op(peer, data[0], 64), 20); });
     CHECK(later && later->code() == Code::kTimeout && std::string(later->what()) == thrown[0]->what(), "%s",
-          kind.name);
+          kind.medium);
   }
 }
 
@@ -60,7 +60,7 @@ void test_timeout_names_all(const Registration& kind) {
   unsigned char byte = 1;
   run_one(*ranks[2], send_op(0, &byte, 1));
   const auto error = failure_of([&] { ranks[0]->wait_all(tickets, 3, nullptr, in_seconds(0.2)); });
-  CHECK(error && std::string(error->what()) == "rank 0 timed out waiting for ranks 1, 3", "%s: %s", kind.name,
+  CHECK(error && std::string(error->what()) == "rank 0 timed out waiting for ranks 1, 3", "%s: %s", kind.medium,
         error->what());
 }
 
@@ -81,19 +81,19 @@ void test_abort(const Registration& kind) {
     }
     run_one(*ranks[static_cast<std::size_t>(i % 2)], recv_op(2, data[i % 2], 64, Lane(i / 2)));
   });
-  CHECK(Clock::now() - start < std::chrono::seconds(5), "%s", kind.name);
+  CHECK(Clock::now() - start < std::chrono::seconds(5), "%s", kind.medium);
   std::vector<std::optional<Error>> errors(thrown.begin(), thrown.begin() + 4);
   for (const auto& rank : ranks) {
     errors.push_back(failure_of([&] { run_one(*rank, recv_op((rank->rank() + 1) % 3, data[0], 1)); }));
   }
   for (std::size_t i = 0; i < errors.size(); ++i) {
     const auto& error = errors[i];
-    CHECK(error && error->code() == Code::kAborted, "%s, %zu", kind.name, i);
+    CHECK(error && error->code() == Code::kAborted, "%s, %zu", kind.medium, i);
     if (!error || !kind.tells_culprits) continue;
-    CHECK(error->peer() == 1, "%s, %zu", kind.name, i);
+    CHECK(error->peer() == 1, "%s, %zu", kind.medium, i);
     const std::string said = error->what();
     CHECK(said.size() > 1990 && text.compare(0, said.size(), said) == 0 && (said.size() - 17) % 2 == 0,
-          "%s, %zu: %zu", kind.name, i, said.size());
+          "%s, %zu: %zu", kind.medium, i, said.size());
     CHECK(said == errors[2]->what());
   }
   // Buffers of failed receives are free to go, and nothing is in the way of closing.
@@ -124,13 +124,13 @@ void test_close_delivers(const Registration& kind) {
                           std::fill(goes_away.begin(), goes_away.end(), static_cast<unsigned char>(0));
                         }),
              kind, "close");
-  CHECK(std::equal(small.begin(), small.end(), big.begin()) && got == big, "%s", kind.name);
+  CHECK(std::equal(small.begin(), small.end(), big.begin()) && got == big, "%s", kind.medium);
   CHECK_THROWS(post_one(*ranks[1], send_op(0, got.data(), 1)), Code::kClosed);
   CHECK_THROWS(wait_one(*ranks[1], 0), Code::kClosed);
   for (const Lane lane : {Lane::kAck, Lane::kP2p}) {
     std::fill(small.begin(), small.end(), static_cast<unsigned char>(0));
     run_one(*ranks[0], recv_op(1, small.data(), small.size(), lane));
-    CHECK(std::equal(small.begin(), small.end(), big.begin()), "%s", kind.name);
+    CHECK(std::equal(small.begin(), small.end(), big.begin()), "%s", kind.medium);
   }
   // The others go on.
   const Ticket ticket = post_one(*ranks[0], send_op(2, big.data(), 100));
@@ -139,11 +139,11 @@ void test_close_delivers(const Registration& kind) {
   // Until one of them needs the rank that left.
   const auto start = Clock::now();
   const auto error = failure_of([&] { run_one(*ranks[2], recv_op(1, got.data(), 10)); });
-  CHECK(error && error->code() == Code::kPeerLost, "%s", kind.name);
-  CHECK(error && std::string(error->what()) == "rank 1 closed its communicator", "%s: %s", kind.name,
+  CHECK(error && error->code() == Code::kPeerLost, "%s", kind.medium);
+  CHECK(error && std::string(error->what()) == "rank 1 closed its communicator", "%s: %s", kind.medium,
         error->what());
-  CHECK(error && (!kind.tells_culprits || error->peer() == 1), "%s", kind.name);
-  CHECK(Clock::now() - start < std::chrono::seconds(3), "%s", kind.name);
+  CHECK(error && (!kind.tells_culprits || error->peer() == 1), "%s", kind.medium);
+  CHECK(Clock::now() - start < std::chrono::seconds(3), "%s", kind.medium);
 }
 
 // A wait that is on when its peer says goodbye.
@@ -168,8 +168,8 @@ void test_close_ends_waits(const Registration& kind) {
     });
     CHECK(thrown[0] && thrown[0]->code() == Code::kPeerLost &&
               std::string(thrown[0]->what()) == "rank 1 closed its communicator",
-          "%s, sends %d: %s", kind.name, sends, thrown[0] ? thrown[0]->what() : "nothing");
-    CHECK(Clock::now() - start < std::chrono::seconds(4), "%s", kind.name);
+          "%s, sends %d: %s", kind.medium, sends, thrown[0] ? thrown[0]->what() : "nothing");
+    CHECK(Clock::now() - start < std::chrono::seconds(4), "%s", kind.medium);
   }
 }
 

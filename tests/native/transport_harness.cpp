@@ -104,7 +104,7 @@ Ranks make_callback_ranks(int size, std::size_t slot) {
   return ranks;
 }
 
-Ranks make_tcp_ranks(int size, std::size_t slot) {
+Ranks make_tcp_ranks(int size, std::size_t slot, bool shared_memory) {
   std::vector<gcomm::TcpListener> listeners;
   std::vector<std::string> addresses;
   for (int r = 0; r < size; ++r) {
@@ -115,7 +115,8 @@ Ranks make_tcp_ranks(int size, std::size_t slot) {
   Ranks ranks(static_cast<std::size_t>(size));
   const auto thrown = in_threads(size, [&](int r) {
     const auto index = static_cast<std::size_t>(r);
-    ranks[index] = gcomm::make_tcp(listeners[index], r, size, addresses, token, slot, in_seconds(20));
+    ranks[index] =
+        gcomm::make_tcp(listeners[index], r, size, addresses, token, slot, in_seconds(20), shared_memory);
   });
   for (const auto& error : thrown) {
     if (error) throw Error(*error);
@@ -125,9 +126,12 @@ Ranks make_tcp_ranks(int size, std::size_t slot) {
 
 const std::vector<Registration>& registrations() {
   static const std::vector<Registration> all = {
-      {"local", [](int size, std::size_t slot) { return gcomm::make_local(size, slot); }, true, true, true},
-      {"tcp", make_tcp_ranks, true, true, true},
-      {"callback", make_callback_ranks, false, false, false},
+      {"local", "local", [](int size, std::size_t slot) { return gcomm::make_local(size, slot); }, true, true,
+       true},
+      {"tcp", "shm", [](int size, std::size_t slot) { return make_tcp_ranks(size, slot); }, true, true, true},
+      {"tcp", "tcp", [](int size, std::size_t slot) { return make_tcp_ranks(size, slot, false); }, true, true,
+       true},
+      {"callback", "callback", make_callback_ranks, false, false, false},
   };
   return all;
 }

@@ -27,16 +27,17 @@ using Ranks = std::vector<std::unique_ptr<Transport>>;
 
 struct Registration {
   const char* name;
+  const char* medium;  // which of the transport's ways to carry bytes
   Ranks (*make)(int size, std::size_t slot);
   bool tells_lengths;   // wait_all() reports what arrived, not what was posted
   bool tells_culprits;  // peers learn the culprit of an abort
   bool knows_ready;
 };
 
-// local, tcp, and callbacks over local.
+// local, tcp through shared memory and through sockets, and callbacks over local.
 const std::vector<Registration>& registrations();
 
-Ranks make_tcp_ranks(int size, std::size_t slot);
+Ranks make_tcp_ranks(int size, std::size_t slot, bool shared_memory = true);
 Ranks make_callback_ranks(int size, std::size_t slot);
 
 inline Deadline in_seconds(double seconds) {

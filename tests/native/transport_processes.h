@@ -38,6 +38,8 @@ struct Report {
 // Ranks as processes of their own. The test's process has no communicator.
 class Processes {
  public:
+  static inline bool shared_memory = true;  // what the ranks are made with
+
   using Body = std::function<void(Transport&, Report&)>;
 
   Processes(int size, const Body& body) : size_(size) {
@@ -103,7 +105,7 @@ class Processes {
     const auto send = [&] { (void)!::write(report_fd, &report, sizeof report); };
     std::unique_ptr<Transport> transport;
     const auto error = failure_of([&] {
-      transport = gcomm::make_tcp_env(rank, size_, "127.0.0.1", port, "", kSlot, in_seconds(20));
+      transport = gcomm::make_tcp_env(rank, size_, "127.0.0.1", port, "", kSlot, in_seconds(20), shared_memory);
       body(*transport, report);
     });
     if (error) {

@@ -180,9 +180,12 @@ void test_signals_are_blocked() {
 }  // namespace
 
 int main() {
-  test_close_then_exit();
-  test_exit_without_close();
-  test_fork();
+  for (const bool shared : {true, false}) {
+    Processes::shared_memory = shared;
+    test_close_then_exit();
+    test_exit_without_close();
+    test_fork();
+  }
   test_new_communicator_in_a_child();
   test_signals_are_blocked();
   return check::report("transport_tcp_endings");

@@ -175,7 +175,10 @@ void test_abort_and_close_with_a_stopped_peer() {
 }  // namespace
 
 int main() {
-  test_killed_in_a_wait();
+  for (const bool shared : {true, false}) {
+    Processes::shared_memory = shared;
+    test_killed_in_a_wait();
+  }
   test_killed_in_a_stream();
   test_killed_while_idle();
   test_survivor_leaves_first();

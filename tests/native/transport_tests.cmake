@@ -1,4 +1,5 @@
-foreach(test conformance ends allocations callback tcp_setup tcp_env tcp_faults tcp_endings)
+foreach(test conformance ends allocations callback tcp_setup tcp_env tcp_faults tcp_endings tcp_ring
+        tcp_shared_memory)
   gcomm_native_test(transport_${test} SOURCES transport_${test}.cpp transport_harness.cpp LINKS transport
                     TIMEOUT 600)
 endforeach()

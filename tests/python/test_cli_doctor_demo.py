@@ -15,8 +15,11 @@ import gcomm
 from gcomm.cli import main
 
 
-def test_doctor_reports_everything() -> None:
-    result = CliRunner().invoke(main, ["doctor", "--json", "-"], env={"GCOMM_TIMEOUT": "77"})
+@pytest.mark.parametrize(("shm", "medium"), [(None, "through shared memory"), ("0", "through sockets")])
+def test_doctor_reports_everything(shm: str | None, medium: str) -> None:
+    result = CliRunner().invoke(
+        main, ["doctor", "--json", "-"], env={"GCOMM_TIMEOUT": "77", "GCOMM_TCP_SHM": shm}
+    )
     assert result.exit_code == 0, result.output
     report = json.loads(result.stdout)
     assert report["works"]
@@ -26,6 +29,8 @@ def test_doctor_reports_everything() -> None:
     # What is missing says why.
     for row in (*report["isas"], *report["transports"], *report["codecs"]):
         assert row["available"] or row["reason"], row
+    details = {row["name"]: row["detail"] for row in report["self_test"]}
+    assert details["all_reduce between 2 tcp ranks"] == medium
     settings = {row["name"]: row["value"] for row in report["environment"]}
     assert settings["GCOMM_TIMEOUT"] == "77"
     assert settings["GCOMM_SOCKET_IFNAME"] is None

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import time
 from typing import Any
 
 import pytest
 import torch
-from ranks import TRANSPORTS, Outcome, RankPools, run_local, run_over, start_ranks
+from ranks import TRANSPORTS, Outcome, RankPools, run_env, run_local, run_over, start_ranks
 
 import gcomm
 from gcomm import Communicator, errors
@@ -167,10 +168,12 @@ def _survivors(outcomes: list[Outcome], victim: int) -> list[Any]:
     return [outcome.value for outcome in survivors]
 
 
-def _run_and_signal(transport: str, victim: int, sig: int, count: int, tmp_path: Any) -> list[Any]:
+def _run_and_signal(
+    transport: str, victim: int, sig: int, count: int, tmp_path: Any, *, env: dict[str, str] | None = None
+) -> list[Any]:
     ranks = 3
     output = tmp_path / "output"
-    with start_ranks(_until_it_fails, ranks, transport, count, output=str(output)) as processes:
+    with start_ranks(_until_it_fails, ranks, transport, count, env=env, output=str(output)) as processes:
         deadline = time.monotonic() + 30
         while not output.exists() or output.read_text().count("ready") < ranks:
             assert time.monotonic() < deadline
@@ -195,6 +198,13 @@ def test_killed_rank(transport: str, victim: int, count: int, tmp_path: Any) -> 
         assert took < 3
 
 
+def test_killed_rank_over_sockets(tmp_path: Any) -> None:
+    env = {"GCOMM_TCP_SHM": "0"}
+    for kind, rank, text, took in _run_and_signal("tcp", 2, signal.SIGKILL, 2_000_000, tmp_path, env=env):
+        assert (kind, rank) == ("PeerLostError", 2), text
+        assert took < 3
+
+
 @pytest.mark.parametrize("victim", [0, 1])
 @pytest.mark.parametrize("transport", ["tcp", "torch"])
 def test_stopped_rank(transport: str, victim: int, tmp_path: Any) -> None:
@@ -202,6 +212,37 @@ def test_stopped_rank(transport: str, victim: int, tmp_path: Any) -> None:
         assert kind in ("TimeoutError", "PeerLostError", "AbortedError"), text
         assert f"rank {victim}" in text or transport == "torch", text
         assert took < 12
+
+
+def test_stopped_rank_over_sockets(tmp_path: Any) -> None:
+    env = {"GCOMM_TCP_SHM": "0"}
+    for kind, _, text, took in _run_and_signal("tcp", 1, signal.SIGSTOP, 2_000_000, tmp_path, env=env):
+        assert kind in ("TimeoutError", "PeerLostError"), text
+        assert "rank 1" in text
+        assert took < 12
+
+
+def _media(rank: int, size: int) -> tuple[list[str], int | float]:
+    os.environ["GCOMM_TCP_SHM"] = "0" if rank == 1 else "1"
+    with Communicator.from_env() as comm:
+        x = torch.full((300_000,), float(rank + 1))
+        comm.all_reduce(x, codec=None)
+        assert bool((x == 6.0).all())
+        media = [comm.medium(peer) for peer in range(size) if peer != rank]
+        return media, comm.stats["shared_memory_peers"]
+
+
+def test_each_pair_uses_what_both_allow() -> None:
+    assert run_env(_media, 3) == [(["tcp", "shm"], 1), (["tcp", "tcp"], 0), (["shm", "tcp"], 1)]
+
+
+def _bad_switch(rank: int, size: int) -> None:
+    with pytest.raises(errors.InvalidArgumentError, match="GCOMM_TCP_SHM: 'yes' is neither 0 nor 1"):
+        Communicator.from_env()
+
+
+def test_a_wrong_switch_is_named() -> None:
+    run_env(_bad_switch, 1, env={"GCOMM_TCP_SHM": "yes"})
 
 
 def test_a_lost_peer_of_one_communicator_leaves_the_others_alone() -> None:

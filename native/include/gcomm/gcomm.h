@@ -203,6 +203,9 @@ GCOMM_API gcomm_result gcomm_comm_create_callbacks(const gcomm_transport_callbac
 GCOMM_API int32_t gcomm_comm_rank(const gcomm_comm* comm);
 GCOMM_API int32_t gcomm_comm_size(const gcomm_comm* comm);
 GCOMM_API const char* gcomm_comm_transport(const gcomm_comm* comm);
+/* What carries the bytes to and from a peer: "shm" where tcp ranks share memory (same host and network
+ * namespace, GCOMM_TCP_SHM not 0), else the transport's name; "" if peer is not another rank. */
+GCOMM_API const char* gcomm_comm_medium(const gcomm_comm* comm, int32_t peer);
 GCOMM_API uint64_t gcomm_comm_slot_bytes(const gcomm_comm* comm);
 GCOMM_API double gcomm_comm_timeout(const gcomm_comm* comm);
 

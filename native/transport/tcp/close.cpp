@@ -44,7 +44,7 @@ void Communicator::close() noexcept {
   // From here on nobody touches a buffer, whatever is still queued.
   broken_.store(true, std::memory_order_release);
   for_each_peer([](int, Peer& other) {
-    for (LaneSocket& lane : other.lanes) {
+    for (LaneEnd& lane : other.lanes) {
       lane.quiesce();
       lane.close();
     }
@@ -73,7 +73,7 @@ void Communicator::flush_sends() {
     bool unsent = false;
     for_each_peer([&](int, Peer& other) {
       if (other.control->peer_said_goodbye()) return;
-      for (const LaneSocket& lane : other.lanes) unsent = unsent || lane.has_unsent();
+      for (const LaneEnd& lane : other.lanes) unsent = unsent || lane.has_unsent();
     });
     if (!unsent) return;
     poll_once(10, nullptr);
@@ -86,7 +86,7 @@ void Communicator::say_goodbye() {
   for_each_peer([](int, Peer& other) { other.control->send_goodbye(); });
   drain(false, kGoodbyePatience);
   for_each_peer([](int, Peer& other) {
-    for (const LaneSocket& lane : other.lanes) ::shutdown(lane.fd().get(), SHUT_WR);
+    for (const LaneEnd& lane : other.lanes) ::shutdown(lane.connection().get(), SHUT_WR);
     ::shutdown(other.control->fd().get(), SHUT_WR);
   });
   drain(true, kGoodbyePatience);
@@ -100,7 +100,8 @@ void Communicator::drain(bool lanes, std::chrono::milliseconds patience) {
     bool in_flight = false;
     for_each_peer([&](int, Peer& other) {
       in_flight = in_flight || is_in_flight(other.control->fd());
-      for (const LaneSocket& lane : other.lanes) in_flight = in_flight || (lanes && is_in_flight(lane.fd()));
+      for (const LaneEnd& lane : other.lanes)
+        in_flight = in_flight || (lanes && is_in_flight(lane.connection()));
     });
     if (!in_flight || Clock::now() >= end) return;
     poll_once(1, nullptr);

@@ -4,6 +4,8 @@
 
 #include "base/thread.h"
 #include "transport/failures.h"
+#include "transport/tcp/shared_stream.h"
+#include "transport/tcp/socket_stream.h"
 
 namespace gcomm::tcp {
 namespace {
@@ -25,20 +27,49 @@ int poll_timeout(Clock::time_point now, Deadline deadline) {
   return static_cast<int>(std::chrono::ceil<std::chrono::milliseconds>(left).count());
 }
 
+std::unique_ptr<Stream> make_stream(Fd connection, const SharedMemory& memory, Lane lane, bool is_maker) {
+  if (!memory.valid()) return std::make_unique<SocketStream>(std::move(connection));
+  const RingPlace of_maker = memory.ring(lane, RingEnd::kMaker);
+  const RingPlace of_taker = memory.ring(lane, RingEnd::kTaker);
+  return std::make_unique<SharedStream>(std::move(connection), is_maker ? of_taker : of_maker,
+                                        is_maker ? of_maker : of_taker);
+}
+
 }  // namespace
+
+Communicator::Peer::Peer(PeerSockets sockets, bool is_maker, const std::atomic<bool>& broken)
+    : memory(std::move(sockets.memory)),
+      lanes{LaneEnd(make_stream(std::move(sockets.lanes[0]), memory, Lane(0), is_maker), broken),
+            LaneEnd(make_stream(std::move(sockets.lanes[1]), memory, Lane(1), is_maker), broken),
+            LaneEnd(make_stream(std::move(sockets.lanes[2]), memory, Lane(2), is_maker), broken)},
+      control(std::move(sockets.control)) {}
 
 Communicator::Communicator(int rank_of_this, int world_size, std::size_t slot_bytes, Mesh mesh)
     : rank(rank_of_this), size(world_size), slot(slot_bytes) {
   peers_.resize(static_cast<std::size_t>(size));
   for (int p = 0; p < size; ++p) {
     const auto index = static_cast<std::size_t>(p);
-    if (p != rank) peers_[index] = std::make_unique<Peer>(std::move(mesh.peers[index]), broken_);
+    if (p != rank) peers_[index] = std::make_unique<Peer>(std::move(mesh.peers[index]), rank > p, broken_);
   }
   register_sockets();
   if (size > 1) io_thread_ = start_thread([this] { run_io_thread(); });
 }
 
 Communicator::~Communicator() { close(); }
+
+bool Communicator::shares_memory_with(int p) const noexcept {
+  const auto& peer = peers_[static_cast<std::size_t>(p)];
+  return peer != nullptr && peer->memory.valid();
+}
+
+std::size_t Communicator::buffer_bytes() const noexcept {
+  std::size_t bytes = 0;
+  for (const auto& peer : peers_) {
+    if (peer == nullptr) continue;
+    for (const LaneEnd& lane : peer->lanes) bytes += lane.buffer_bytes();
+  }
+  return bytes;
+}
 
 void Communicator::throw_if_over(const Lock&) const {
   if (closed_) throw communicator_closed();
@@ -186,7 +217,7 @@ void Communicator::wait_all(const Ticket* tickets, std::size_t n, std::size_t* r
     lock.unlock();
     // The buffers are the caller's again: nobody may be reading into them or writing from them.
     for_each_peer([](int, Peer& other) {
-      for (LaneSocket& lane : other.lanes) lane.quiesce();
+      for (LaneEnd& lane : other.lanes) lane.quiesce();
     });
     throw why;
   }

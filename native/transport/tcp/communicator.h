@@ -61,18 +61,19 @@ class Communicator {
   void abort(const Error& why) noexcept;
   void close() noexcept;
 
+  bool shares_memory_with(int p) const noexcept;
+  std::size_t buffer_bytes() const noexcept;
+
   const int rank;
   const int size;
   const std::size_t slot;
 
  private:
   struct Peer {
-    Peer(PeerSockets sockets, const std::atomic<bool>& broken)
-        : lanes{LaneSocket(std::move(sockets.lanes[0]), broken),
-                LaneSocket(std::move(sockets.lanes[1]), broken),
-                LaneSocket(std::move(sockets.lanes[2]), broken)},
-          control(std::move(sockets.control)) {}
-    std::array<LaneSocket, kLaneCount> lanes;
+    // is_maker: this rank connected to the peer, not the other way round.
+    Peer(PeerSockets sockets, bool is_maker, const std::atomic<bool>& broken);
+    SharedMemory memory;  // where valid, the lanes use it
+    std::array<LaneEnd, kLaneCount> lanes;
     std::unique_ptr<ControlSocket> control;
   };
   static_assert(kLaneCount == 3);
@@ -81,7 +82,7 @@ class Communicator {
 
   ControlSocket& control_of(int p) { return *peer(p).control; }
   Peer& peer(int p) { return *peers_[static_cast<std::size_t>(p)]; }
-  LaneSocket& lane_of(const TransportOp& op) { return peer(op.peer).lanes[static_cast<std::size_t>(op.lane)]; }
+  LaneEnd& lane_of(const TransportOp& op) { return peer(op.peer).lanes[static_cast<std::size_t>(op.lane)]; }
   template <typename Visit>
   void for_each_peer(Visit visit) {
     for (int p = 0; p < size; ++p) {

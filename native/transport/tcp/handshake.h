@@ -16,10 +16,12 @@ static_assert(std::endian::native == std::endian::little, "hellos and frames are
 inline constexpr std::uint64_t kHelloMagic = 0x314F4C4C45484347;  // "GCHELLO1"
 // Another one, so that a socket that the system happened to connect to itself does not look like an answer.
 inline constexpr std::uint64_t kAnswerMagic = 0x315245574E414347;  // "GCANWER1"
-inline constexpr std::uint32_t kProtocolVersion = 1;
+inline constexpr std::uint32_t kProtocolVersion = 2;
 // Connections of a pair: the lanes, then control.
 inline constexpr std::uint32_t kControlConnection = kLaneCount;
 inline constexpr std::uint32_t kConnections = kLaneCount + 1;
+// Before these, within a host, a local one that passes the shared memory and ends.
+inline constexpr std::uint32_t kMemoryConnection = kConnections;
 
 struct Hello {
   std::uint64_t magic;
@@ -28,7 +30,7 @@ struct Hello {
   std::uint32_t target;  // the rank it means to reach
   std::uint32_t connection;
   std::uint32_t size;
-  std::uint32_t reserved;
+  std::uint32_t shares_memory;  // on control: 1 if the memory that was passed is to be used
   std::uint64_t slot;
   TcpToken token;
 };
@@ -41,7 +43,8 @@ enum class Verdict : std::uint32_t {
   kWrongRank = 3,  // not the rank that was meant, or not one that connects to it
   kWrongSize = 4,
   kWrongSlot = 5,
-  kTaken = 6,  // this connection of this rank exists already
+  kTaken = 6,     // this connection of this rank exists already
+  kNoMemory = 7,  // the memory cannot be used, or is said to be used and never came
 };
 
 struct Answer {

@@ -1,20 +1,17 @@
 #include "transport/tcp/lane.h"
 
-#include <sys/uio.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 namespace gcomm::tcp {
 
-void LaneSocket::post_receive(TcpOp* op) {
+void LaneEnd::post_receive(TcpOp* op) {
   const std::lock_guard lock(receive_mutex_);
   posted_.push(op);
   update_may_receive();
 }
 
-void LaneSocket::post_send(TcpOp* op) {
+void LaneEnd::post_send(TcpOp* op) {
   const std::lock_guard lock(send_mutex_);
   op->header.bytes = static_cast<std::uint32_t>(op->op.bytes);
   op->header.check = frame_check(op->header.bytes, send_sequence_++);
@@ -23,65 +20,70 @@ void LaneSocket::post_send(TcpOp* op) {
   has_unsent_.store(true, std::memory_order_release);
 }
 
-void LaneSocket::note_readable(bool hangup) {
-  const std::lock_guard lock(receive_mutex_);
-  readable_ = true;
-  hangup_ = hangup_ || hangup;
-  update_may_receive();
+bool LaneEnd::note_events(std::uint32_t events) {
+  const News news = stream_->on_event(events);
+  if (news.readable) {
+    const std::lock_guard lock(receive_mutex_);
+    readable_ = true;
+    hangup_ = hangup_ || news.hangup;
+    update_may_receive();
+  }
+  return news.writable;
 }
 
-void LaneSocket::update_may_receive() noexcept {
+void LaneEnd::update_may_receive() noexcept {
   const bool has_bytes = readable_ || staged_end_ - staged_begin_ >= sizeof(FrameHeader);
   const bool wanted = !posted_.empty() || discarding_;
   may_receive_.store(wanted && has_bytes && !ended_.load(std::memory_order_relaxed), std::memory_order_release);
 }
 
-// A read that comes back short has emptied the socket: what arrives later makes a new edge in the poller. A
-// stream that is known to end is read until its end shows.
-LaneSocket::Read LaneSocket::after_read(long n, std::size_t wanted) {
-  if (n > 0) {
-    if (static_cast<std::size_t>(n) < wanted && !hangup_) readable_ = false;
-    return Read::kProgress;
-  }
-  if (n < 0 && errno == EINTR) return Read::kProgress;
-  if (n < 0 && errno == EAGAIN) {
-    readable_ = false;
-    return Read::kAgain;
+// A read that comes back short has emptied the stream: what arrives later makes a new event. A stream that is
+// known to end is read until its end shows.
+LaneEnd::Read LaneEnd::after_read(const Moved& moved, std::size_t wanted) {
+  switch (moved.flow) {
+    case Flow::kMoved:
+      if (moved.bytes < wanted && !hangup_) readable_ = false;
+      return Read::kProgress;
+    case Flow::kAgain:
+      readable_ = false;
+      return Read::kAgain;
+    case Flow::kBroken:
+      return Read::kBroken;
+    case Flow::kEnded:
+      break;
   }
   ended_.store(true, std::memory_order_release);
   return Read::kEnded;
 }
 
-LaneSocket::Read LaneSocket::read_stage() {
+LaneEnd::Read LaneEnd::read_stage() {
   if (!readable_) return Read::kAgain;
   std::memmove(stage_.data(), stage_.data() + staged_begin_, staged_end_ - staged_begin_);
   staged_end_ -= staged_begin_;
   staged_begin_ = 0;
-  const std::size_t room = kStage - staged_end_;
-  const long n = ::recv(fd_.get(), stage_.data() + staged_end_, room, 0);
-  const Read result = after_read(n, room);
-  if (n > 0) staged_end_ += static_cast<std::size_t>(n);
-  return result;
+  const iovec part{stage_.data() + staged_end_, kStage - staged_end_};
+  const Moved moved = stream_->read(&part, 1);
+  staged_end_ += moved.bytes;
+  return after_read(moved, part.iov_len);
 }
 
-// The rest of the message goes where it belongs, and what follows it to the stage, in one system call.
-LaneSocket::Read LaneSocket::read_message(TcpOp* op) {
+// The rest of the message goes where it belongs, and what follows it to the stage, in one call.
+LaneEnd::Read LaneEnd::read_message(TcpOp* op) {
   if (!readable_) return Read::kAgain;
   const std::size_t rest = op->length - op->moved;
-  iovec parts[2] = {{static_cast<std::byte*>(op->op.data) + op->moved, rest}, {stage_.data(), kStage}};
-  const long n = ::readv(fd_.get(), parts, 2);
-  const Read result = after_read(n, rest + kStage);
-  if (n > 0) {
-    const std::size_t mine = std::min(static_cast<std::size_t>(n), rest);
+  const iovec parts[2] = {{static_cast<std::byte*>(op->op.data) + op->moved, rest}, {stage_.data(), kStage}};
+  const Moved moved = stream_->read(parts, 2);
+  if (moved.bytes > 0) {
+    const std::size_t mine = std::min(moved.bytes, rest);
     op->moved += mine;
     staged_begin_ = 0;
-    staged_end_ = static_cast<std::size_t>(n) - mine;
+    staged_end_ = moved.bytes - mine;
   }
-  return result;
+  return after_read(moved, rest + kStage);
 }
 
 // Takes the header off the stage and, with it, as much of the message as lies there.
-LaneState LaneSocket::start_frame() {
+LaneState LaneEnd::start_frame() {
   FrameHeader header;
   std::memcpy(&header, stage_.data() + staged_begin_, sizeof header);
   if (header.check != frame_check(header.bytes, receive_sequence_)) return LaneState::kBadFrame;
@@ -100,7 +102,7 @@ LaneState LaneSocket::start_frame() {
   return LaneState::kOpen;
 }
 
-LaneState LaneSocket::receive(OpList& done) {
+LaneState LaneEnd::receive(OpList& done) {
   const std::lock_guard lock(receive_mutex_);
   if (broken_.load(std::memory_order_acquire)) return LaneState::kOpen;
   LaneState state = discarding_ ? discard() : LaneState::kOpen;
@@ -121,20 +123,23 @@ LaneState LaneSocket::receive(OpList& done) {
     }
     if (result == Read::kAgain) break;
     if (result == Read::kEnded) state = LaneState::kEnded;
+    if (result == Read::kBroken) state = LaneState::kBadFrame;
   }
   update_may_receive();
   return state;
 }
 
-LaneState LaneSocket::discard() {
+LaneState LaneEnd::discard() {
   for (;;) {
-    const Read result = after_read(::recv(fd_.get(), stage_.data(), kStage, 0), kStage);
+    const iovec part{stage_.data(), kStage};
+    const Read result = after_read(stream_->read(&part, 1), kStage);
     if (result == Read::kEnded) return LaneState::kEnded;
+    if (result == Read::kBroken) return LaneState::kBadFrame;
     if (result == Read::kAgain) return LaneState::kOpen;
   }
 }
 
-LaneState LaneSocket::send(OpList& done) {
+LaneState LaneEnd::send(OpList& done) {
   const std::lock_guard lock(send_mutex_);
   LaneState state = LaneState::kOpen;
   while (!unsent_.empty() && state == LaneState::kOpen && !broken_.load(std::memory_order_acquire)) {
@@ -152,16 +157,11 @@ LaneState LaneSocket::send(OpList& done) {
         parts[n_parts++] = {static_cast<std::byte*>(op->op.data) + skip, op->op.bytes - skip};
       wanted += sizeof op->header + op->op.bytes - op->moved;
     }
-    msghdr message{};
-    message.msg_iov = parts;
-    message.msg_iovlen = n_parts;
-    const long n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
-    if (n < 0) {
-      if (errno == EINTR) continue;
-      if (errno != EAGAIN) state = LaneState::kEnded;
-      break;
-    }
-    std::size_t left = static_cast<std::size_t>(n);
+    const Moved moved = stream_->write(parts, n_parts);
+    if (moved.flow == Flow::kEnded) state = LaneState::kEnded;
+    if (moved.flow == Flow::kBroken) state = LaneState::kBadFrame;
+    if (moved.flow != Flow::kMoved) break;
+    std::size_t left = moved.bytes;
     while (!unsent_.empty()) {
       TcpOp* op = unsent_.head;
       const std::size_t step = std::min(left, sizeof op->header + op->op.bytes - op->moved);
@@ -170,15 +170,15 @@ LaneState LaneSocket::send(OpList& done) {
       if (op->moved < sizeof op->header + op->op.bytes) break;
       done.push(unsent_.pop());
     }
-    if (static_cast<std::size_t>(n) < wanted) break;  // the socket is full; the poller says when it is not
+    if (moved.bytes < wanted) break;  // the stream is full; the poller says when it is not
   }
   has_unsent_.store(!unsent_.empty(), std::memory_order_release);
   return state;
 }
 
-void LaneSocket::quiesce() { const std::scoped_lock both(receive_mutex_, send_mutex_); }
+void LaneEnd::quiesce() { const std::scoped_lock both(receive_mutex_, send_mutex_); }
 
-void LaneSocket::discard_incoming() {
+void LaneEnd::discard_incoming() {
   const std::lock_guard lock(receive_mutex_);
   posted_ = OpList();
   in_frame_ = false;

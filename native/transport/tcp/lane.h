@@ -1,24 +1,25 @@
-// One data connection: frames of one lane to and from one peer.
+// One end of a lane: its frames to and from one peer, through a stream.
 //
-// The two directions have a mutex each, so that one thread may send while another receives. Both only ever make
-// non-blocking system calls.
+// The two directions have a mutex each, so that one thread may send while another receives. Neither ever waits
+// for the peer.
 #pragma once
 
 #include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <mutex>
 
 #include "transport/tcp/op.h"
-#include "transport/tcp/socket.h"
+#include "transport/tcp/stream.h"
 
 namespace gcomm::tcp {
 
 enum class LaneState {
   kOpen,
   kEnded,     // the peer's end of the stream, or an error of the connection
-  kBadFrame,  // the peer sent something that is not a frame
+  kBadFrame,  // the peer sent something that is not a frame, or spoilt the stream
   kTooLong,   // the next message does not fit the receive posted for it
 };
 
@@ -27,22 +28,24 @@ struct TooLong {
   std::size_t posted = 0;
 };
 
-class LaneSocket {
+class LaneEnd {
  public:
-  LaneSocket(Fd fd, const std::atomic<bool>& broken) : fd_(std::move(fd)), broken_(broken) {}
+  LaneEnd(std::unique_ptr<Stream> stream, const std::atomic<bool>& broken)
+      : stream_(std::move(stream)), broken_(broken) {}
 
-  const Fd& fd() const noexcept { return fd_; }
-  void close() noexcept { fd_.close(); }
+  const Fd& connection() const noexcept { return stream_->connection(); }
+  std::size_t buffer_bytes() const noexcept { return stream_->buffer_bytes(); }
+  void close() noexcept { stream_->close(); }
 
   void post_receive(TcpOp* op);
-  // Queues op. Its first_in_queue says whether send() is worth calling: if not, the socket is full, and the
+  // Queues op. Its first_in_queue says whether send() is worth calling: if not, the stream is full, and the
   // poller calls it when there is room.
   void post_send(TcpOp* op);
 
-  // What the poller saw. Neither reads nor writes.
-  void note_readable(bool hangup);
+  // What the poller saw. Moves nothing; true if send() may find room now.
+  bool note_events(std::uint32_t events);
 
-  // Read into posted receives and write queued sends as far as the socket goes; operations that completed are
+  // Read into posted receives and write queued sends as far as the stream goes; operations that completed are
   // moved to done. Once `broken` is set they touch no buffer any more.
   LaneState receive(OpList& done);
   LaneState send(OpList& done);
@@ -66,15 +69,15 @@ class LaneSocket {
   static constexpr std::size_t kStage = 8192;
   static constexpr std::size_t kMaxParts = 32;  // of one write
 
-  enum class Read { kAgain, kProgress, kEnded };
+  enum class Read { kAgain, kProgress, kEnded, kBroken };
   Read read_stage();
   Read read_message(TcpOp* op);
-  Read after_read(long n, std::size_t wanted);
+  Read after_read(const Moved& moved, std::size_t wanted);
   LaneState start_frame();
   void update_may_receive() noexcept;
   LaneState discard();
 
-  Fd fd_;
+  const std::unique_ptr<Stream> stream_;
   const std::atomic<bool>& broken_;
 
   std::mutex receive_mutex_;

@@ -10,6 +10,8 @@
 
 #include "transport/failures.h"
 #include "transport/tcp/handshake.h"
+#include "transport/tcp/local_connection.h"
+#include "transport/tcp/mesh_failures.h"
 
 namespace gcomm::tcp {
 namespace {
@@ -17,8 +19,6 @@ namespace {
 // Connections whose hello has not arrived. More than this many at a time can only be strangers: the oldest go.
 constexpr std::size_t kMaxUnknown = 256;
 constexpr std::chrono::milliseconds kRetryPause{20};
-
-std::string rank_name(int rank) { return "rank " + std::to_string(rank); }
 
 struct Outgoing {
   int peer = 0;
@@ -33,6 +33,8 @@ struct Outgoing {
 
 struct Incoming {
   Fd fd;
+  bool local = false;  // came through the local listener
+  Fd passed;           // a descriptor that came with the hello
   std::size_t got = 0;
   std::array<char, sizeof(Hello)> hello;
 };
@@ -40,13 +42,17 @@ struct Incoming {
 // Everything in one thread: connections in every stage are polled together, so that none can hold up another.
 class MeshBuilder {
  public:
-  MeshBuilder(const Fd& listener, const MeshSetup& setup, Deadline deadline)
-      : listener_(listener), setup_(setup), deadline_(deadline), started_(Clock::now()) {
+  MeshBuilder(const MeshSetup& setup, Deadline deadline)
+      : setup_(setup), deadline_(deadline), started_(Clock::now()) {
     mesh_.peers.resize(static_cast<std::size_t>(setup.size));
+    asks_for_memory_.resize(mesh_.peers.size());
     for (int p = 0; p < setup.size; ++p) {
       const std::string what = "addresses[" + std::to_string(p) + "]";
       const SocketAddress address = parse_address(setup.addresses[static_cast<std::size_t>(p)], what);
-      for (std::uint32_t c = 0; c < kConnections && p < setup.rank; ++c) {
+      if (p >= setup.rank) continue;
+      const bool asks = setup.local_listener.valid();
+      asks_for_memory_[static_cast<std::size_t>(p)] = asks;
+      for (std::uint32_t c = 0; c < kConnections + (asks ? 1 : 0); ++c) {
         Outgoing& out = outgoing_.emplace_back();
         out.peer = p;
         out.connection = c;
@@ -61,7 +67,7 @@ class MeshBuilder {
       while (missing_ > 0) {
         if (Clock::now() >= deadline_) throw_missing();
         for (Outgoing& out : outgoing_) {
-          if (out.step == Outgoing::Step::kIdle && Clock::now() >= out.retry_at) start(out);
+          if (out.step == Outgoing::Step::kIdle && Clock::now() >= out.retry_at && may_start(out)) start(out);
         }
         if (missing_ > 0) poll_once();
       }
@@ -93,8 +99,17 @@ class MeshBuilder {
 
   void listen_to(int peer);
   void poll_once();
-  void accept_all();
+  void accept_all(const Fd& listener, bool local);
+  // Control says whether memory is shared, so it waits until that is known.
+  bool may_start(const Outgoing& out) const {
+    return out.connection != kControlConnection || !asks_for_memory_[static_cast<std::size_t>(out.peer)];
+  }
   void start(Outgoing& out);
+  void start_memory(Outgoing& out);
+  void share_no_memory(Outgoing& out);
+  void finish_memory(Outgoing& out);
+  SharedMemory& memory_of(int peer) { return mesh_.peers[static_cast<std::size_t>(peer)].memory; }
+  Hello hello_for(const Outgoing& out);
   void retry(Outgoing& out) {
     out.fd.close();
     out.step = Outgoing::Step::kIdle;
@@ -106,16 +121,16 @@ class MeshBuilder {
   void connected(Outgoing& out);
   void judge(Outgoing& out);
   bool advance(Incoming& in);
-  Verdict verdict(const Hello& hello) const;
-  void check_fellow(const Hello& hello, Verdict verdict) const;
+  Verdict verdict(const Hello& hello, bool local) const;
+  Verdict welcome(const Hello& hello, Incoming& in);
   [[noreturn]] void throw_missing();
 
-  const Fd& listener_;
   const MeshSetup& setup_;
   const Deadline deadline_;
   const Clock::time_point started_;
   Mesh mesh_;
-  std::size_t missing_ = 0;  // connections
+  std::size_t missing_ = 0;            // connections
+  std::vector<bool> asks_for_memory_;  // by peer: its memory connection is under way
   std::list<Outgoing> outgoing_;
   std::list<Incoming> incoming_;
 };
@@ -124,7 +139,8 @@ void MeshBuilder::poll_once() {
   std::vector<pollfd> fds;
   std::vector<Outgoing*> outs;
   std::vector<std::list<Incoming>::iterator> ins;
-  fds.push_back({listener_.get(), POLLIN, 0});
+  fds.push_back({setup_.listener.get(), POLLIN, 0});
+  fds.push_back({setup_.local_listener.get(), POLLIN, 0});  // not looked at if invalid
   for (Outgoing& out : outgoing_) {
     if (!out.fd.valid()) continue;
     const bool connecting = out.step == Outgoing::Step::kConnecting;
@@ -147,15 +163,16 @@ void MeshBuilder::poll_once() {
       std::min<Clock::duration>(deadline_ - Clock::now(), kRetryPause));
   if (::poll(fds.data(), fds.size(), static_cast<int>(std::max<long>(left.count(), 0))) <= 0) return;
   for (std::size_t i = 0; i < outs.size(); ++i) {
-    if (fds[1 + i].revents != 0) advance(*outs[i]);
+    if (fds[2 + i].revents != 0) advance(*outs[i]);
   }
   for (std::size_t i = 0; i < ins.size(); ++i) {
-    if (fds[1 + outs.size() + i].revents != 0 && !advance(*ins[i])) incoming_.erase(ins[i]);
+    if (fds[2 + outs.size() + i].revents != 0 && !advance(*ins[i])) incoming_.erase(ins[i]);
   }
   for (std::size_t i = 0; i < peers.size(); ++i) {
     if (fds[first_control + i].revents != 0) listen_to(peers[i]);
   }
-  if (fds[0].revents != 0) accept_all();
+  if (fds[0].revents != 0) accept_all(setup_.listener, false);
+  if (fds[1].revents != 0) accept_all(setup_.local_listener, true);
 }
 
 // A peer may be through with its set-up, or even with the communicator, before this rank is.
@@ -166,10 +183,11 @@ void MeshBuilder::listen_to(int peer) {
   if (news.ended && !control.peer_said_goodbye()) throw peer_lost(peer);
 }
 
-void MeshBuilder::accept_all() {
+void MeshBuilder::accept_all(const Fd& listener, bool local) {
   for (int i = 0; i < 64 && missing_ > 0; ++i) {
     Incoming in;
-    in.fd = Fd::accept(listener_);
+    in.fd = Fd::accept(listener);
+    in.local = local;
     if (!in.fd.valid()) {
       if ((errno == EMFILE || errno == ENFILE) && !incoming_.empty()) {
         incoming_.pop_front();
@@ -177,6 +195,7 @@ void MeshBuilder::accept_all() {
       }
       return;
     }
+    if (local && !is_same_user(in.fd)) continue;
     incoming_.push_back(std::move(in));
     // A fellow rank's hello is mostly here already: it need not wait among the unknown.
     if (!advance(incoming_.back())) incoming_.pop_back();
@@ -186,7 +205,9 @@ void MeshBuilder::accept_all() {
 
 // False when the connection has left the unknown, welcomed or turned away.
 bool MeshBuilder::advance(Incoming& in) {
-  const long n = ::recv(in.fd.get(), in.hello.data() + in.got, in.hello.size() - in.got, 0);
+  long n = 0;
+  Fd passed = Fd::receive(in.fd, in.hello.data() + in.got, in.hello.size() - in.got, &n);
+  if (passed.valid()) in.passed = std::move(passed);
   if (n < 0) return errno == EAGAIN || errno == EINTR;
   if (n == 0) return false;
   in.got += static_cast<std::size_t>(n);
@@ -197,7 +218,8 @@ bool MeshBuilder::advance(Incoming& in) {
 
   Hello hello;
   std::memcpy(&hello, in.hello.data(), sizeof hello);
-  const Verdict found = verdict(hello);
+  Verdict found = verdict(hello, in.local);
+  if (found == Verdict::kWelcome) found = welcome(hello, in);
   const Answer answer{kAnswerMagic,
                       kProtocolVersion,
                       found,
@@ -206,48 +228,45 @@ bool MeshBuilder::advance(Incoming& in) {
                       setup_.slot};
   const bool sent =
       ::send(in.fd.get(), &answer, sizeof answer, MSG_NOSIGNAL) == static_cast<long>(sizeof answer);
-  check_fellow(hello, found);
-  if (sent && found == Verdict::kWelcome)
+  check_fellow(setup_, hello, found);
+  if (sent && found == Verdict::kWelcome && !in.local)
     settle(static_cast<int>(hello.rank), hello.connection, std::move(in.fd));
   return false;
 }
 
-Verdict MeshBuilder::verdict(const Hello& hello) const {
+// Takes the memory that a peer passes on, and leaves it again if the peer thought better of it.
+Verdict MeshBuilder::welcome(const Hello& hello, Incoming& in) {
+  SharedMemory& memory = memory_of(static_cast<int>(hello.rank));
+  if (in.local) {
+    memory = SharedMemory::take(std::move(in.passed), setup_.slot);
+    memory.close_fd();
+    return memory.valid() ? Verdict::kWelcome : Verdict::kNoMemory;
+  }
+  if (hello.connection == kControlConnection) {
+    if (hello.shares_memory == 0) memory = {};
+    if (hello.shares_memory != 0 && !memory.valid()) return Verdict::kNoMemory;
+  }
+  return Verdict::kWelcome;
+}
+
+Verdict MeshBuilder::verdict(const Hello& hello, bool local) const {
   if (hello.version != kProtocolVersion) return Verdict::kWrongVersion;
   if (!same_token(hello.token, setup_.token)) return Verdict::kWrongToken;
   if (hello.size != static_cast<std::uint32_t>(setup_.size)) return Verdict::kWrongSize;
   if (hello.slot != setup_.slot) return Verdict::kWrongSlot;
   if (hello.target != static_cast<std::uint32_t>(setup_.rank) || hello.rank <= hello.target ||
-      hello.rank >= hello.size || hello.connection >= kConnections) {
+      hello.rank >= hello.size ||
+      (local ? hello.connection != kMemoryConnection : hello.connection >= kConnections)) {
     return Verdict::kWrongRank;
   }
-  return is_connected(static_cast<int>(hello.rank), hello.connection) ? Verdict::kTaken : Verdict::kWelcome;
-}
-
-// Who knows the token is no stranger: a disagreement with it is this rank's failure too.
-void MeshBuilder::check_fellow(const Hello& hello, Verdict found) const {
-  const std::string me = rank_name(setup_.rank);
-  const std::string other = "rank " + std::to_string(hello.rank);
-  const int culprit = hello.rank < static_cast<std::uint32_t>(setup_.size) ? static_cast<int>(hello.rank) : -1;
-  switch (found) {
-    case Verdict::kWrongSize:
-      throw Error(Code::kInvalid,
-                  "size: " + other + " was created with " + std::to_string(hello.size) + " ranks, " + me +
-                      " with " + std::to_string(setup_.size),
-                  culprit);
-    case Verdict::kWrongSlot:
-      throw Error(Code::kInvalid,
-                  "slot: " + other + " was created with " + std::to_string(hello.slot) + " bytes, " + me +
-                      " with " + std::to_string(setup_.slot),
-                  culprit);
-    case Verdict::kTaken:
-      throw Error(Code::kInvalid, "rank: two processes are " + other, culprit);
-    default:
-      return;
-  }
+  const auto peer = static_cast<int>(hello.rank);
+  const bool taken = local ? mesh_.peers[hello.rank].memory.valid() || is_connected(peer, kControlConnection)
+                           : is_connected(peer, hello.connection);
+  return taken ? Verdict::kTaken : Verdict::kWelcome;
 }
 
 void MeshBuilder::start(Outgoing& out) {
+  if (out.connection == kMemoryConnection) return start_memory(out);
   out.fd = Fd::stream_socket(out.address.family());
   if (!out.fd.valid()) throw Error(Code::kInternal, rank_name(setup_.rank) + ": socket: " + errno_text(errno));
   out.step = Outgoing::Step::kConnecting;
@@ -256,6 +275,29 @@ void MeshBuilder::start(Outgoing& out) {
   } else if (errno != EINPROGRESS) {
     refused(out, errno);
   }
+}
+
+// Where nobody of this user listens at the peer's name, the peer is elsewhere or does not share memory.
+void MeshBuilder::start_memory(Outgoing& out) {
+  out.fd = connect_locally(setup_.addresses[static_cast<std::size_t>(out.peer)]);
+  if (!out.fd.valid() && errno == EAGAIN) return retry(out);
+  if (!out.fd.valid() || !is_same_user(out.fd)) return share_no_memory(out);
+  memory_of(out.peer) = SharedMemory::make(setup_.slot);
+  if (!memory_of(out.peer).valid()) return share_no_memory(out);
+  const Hello hello = hello_for(out);
+  if (!send_with_fd(out.fd, &hello, sizeof hello, memory_of(out.peer).fd())) return retry(out);
+  out.step = Outgoing::Step::kAnswering;
+}
+
+void MeshBuilder::share_no_memory(Outgoing& out) {
+  memory_of(out.peer) = {};
+  finish_memory(out);
+}
+
+void MeshBuilder::finish_memory(Outgoing& out) {
+  out.fd.close();
+  out.step = Outgoing::Step::kDone;
+  asks_for_memory_[static_cast<std::size_t>(out.peer)] = false;
 }
 
 // A peer's listener stands before its address is known, and closes with its communicator complete or failed:
@@ -284,16 +326,20 @@ void MeshBuilder::advance(Outgoing& out) {
   if (out.got == out.answer.size()) judge(out);
 }
 
+Hello MeshBuilder::hello_for(const Outgoing& out) {
+  return {kHelloMagic,
+          kProtocolVersion,
+          static_cast<std::uint32_t>(setup_.rank),
+          static_cast<std::uint32_t>(out.peer),
+          out.connection,
+          static_cast<std::uint32_t>(setup_.size),
+          memory_of(out.peer).valid() ? 1u : 0u,
+          setup_.slot,
+          setup_.token};
+}
+
 void MeshBuilder::connected(Outgoing& out) {
-  const Hello hello{kHelloMagic,
-                    kProtocolVersion,
-                    static_cast<std::uint32_t>(setup_.rank),
-                    static_cast<std::uint32_t>(out.peer),
-                    out.connection,
-                    static_cast<std::uint32_t>(setup_.size),
-                    0,
-                    setup_.slot,
-                    setup_.token};
+  const Hello hello = hello_for(out);
   if (::send(out.fd.get(), &hello, sizeof hello, MSG_NOSIGNAL) != static_cast<long>(sizeof hello))
     return retry(out);
   out.step = Outgoing::Step::kAnswering;
@@ -302,41 +348,19 @@ void MeshBuilder::connected(Outgoing& out) {
 void MeshBuilder::judge(Outgoing& out) {
   Answer answer;
   std::memcpy(&answer, out.answer.data(), sizeof answer);
-  const std::string me = rank_name(setup_.rank);
-  const std::string other = rank_name(out.peer) + " at " + format_address(out.address);
-  std::string problem;
-  if (answer.magic != kAnswerMagic) {
-    problem = "addresses: " + me + " found something that is not gcomm at " + other;
-  } else {
-    switch (answer.verdict) {
-      case Verdict::kWelcome:
-        out.step = Outgoing::Step::kDone;
-        settle(out.peer, out.connection, std::move(out.fd));
-        return;
-      case Verdict::kWrongToken:
-        problem = "token: " + other + " has another token than " + me;
-        break;
-      case Verdict::kWrongVersion:
-        problem = "version: " + other + " speaks version " + std::to_string(answer.version) +
-                  " of gcomm's connections, " + me + " version " + std::to_string(kProtocolVersion);
-        break;
-      case Verdict::kWrongSize:
-        problem = "size: " + other + " was created with " + std::to_string(answer.size) + " ranks, " + me +
-                  " with " + std::to_string(setup_.size);
-        break;
-      case Verdict::kWrongSlot:
-        problem = "slot: " + other + " was created with " + std::to_string(answer.slot) + " bytes, " + me +
-                  " with " + std::to_string(setup_.slot);
-        break;
-      case Verdict::kTaken:
-        problem = "rank: two processes are " + me;
-        break;
-      default:
-        problem = "addresses: " + me + " expected " + other + ", which says it is rank " +
-                  std::to_string(answer.rank);
-    }
+  const bool is_memory = out.connection == kMemoryConnection;
+  if (is_memory && answer.magic == kAnswerMagic && answer.verdict == Verdict::kNoMemory) {
+    return share_no_memory(out);
   }
-  throw Error(Code::kInvalid, problem, out.peer);
+  if (answer.magic != kAnswerMagic || answer.verdict != Verdict::kWelcome) {
+    throw refusal(setup_, answer, out.peer, format_address(out.address));
+  }
+  if (is_memory) {
+    memory_of(out.peer).close_fd();
+    return finish_memory(out);
+  }
+  out.step = Outgoing::Step::kDone;
+  settle(out.peer, out.connection, std::move(out.fd));
 }
 
 void MeshBuilder::throw_missing() {
@@ -363,8 +387,6 @@ void MeshBuilder::throw_missing() {
 
 }  // namespace
 
-Mesh connect_mesh(const Fd& listener, const MeshSetup& setup, Deadline deadline) {
-  return MeshBuilder(listener, setup, deadline).build();
-}
+Mesh connect_mesh(const MeshSetup& setup, Deadline deadline) { return MeshBuilder(setup, deadline).build(); }
 
 }  // namespace gcomm::tcp

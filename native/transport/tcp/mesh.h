@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "transport/tcp/control.h"
+#include "transport/tcp/shared_memory.h"
 #include "transport/tcp/tcp.h"
 #include "transport/transport.h"
 
@@ -17,6 +18,7 @@ namespace gcomm::tcp {
 struct PeerSockets {
   std::array<Fd, kLaneCount> lanes;
   std::unique_ptr<ControlSocket> control;
+  SharedMemory memory;  // valid where the lanes' bytes go through it
 };
 
 struct Mesh {
@@ -29,8 +31,10 @@ struct MeshSetup {
   std::size_t slot;
   const TcpToken& token;
   const std::vector<std::string>& addresses;
+  const Fd& listener;
+  const Fd& local_listener;  // invalid: no memory is shared
 };
 
-Mesh connect_mesh(const Fd& listener, const MeshSetup& setup, Deadline deadline);
+Mesh connect_mesh(const MeshSetup& setup, Deadline deadline);
 
 }  // namespace gcomm::tcp

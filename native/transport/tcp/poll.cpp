@@ -39,8 +39,8 @@ void Communicator::register_sockets() {
   for_each_peer([&](int p, Peer& other) {
     const std::uint64_t first = static_cast<std::uint64_t>(p) * kSlots;
     for (std::size_t lane = 0; lane < kLaneCount; ++lane) {
-      tune_connection(other.lanes[lane].fd());
-      add(other.lanes[lane].fd(), EPOLLIN | EPOLLOUT | EPOLLRDHUP, first + lane);
+      tune_connection(other.lanes[lane].connection());
+      add(other.lanes[lane].connection(), EPOLLIN | EPOLLOUT | EPOLLRDHUP, first + lane);
     }
     tune_connection(other.control->fd());
     add(other.control->fd(), EPOLLIN | EPOLLRDHUP, first + kLaneCount);
@@ -66,12 +66,10 @@ bool Communicator::poll_once(int timeout_ms, const Wait* self) {
       continue;
     }
     const Lane lane = Lane(id % kSlots);
-    LaneSocket& socket = peer(p).lanes[id % kSlots];
-    if ((seen & (EPOLLIN | EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0) {
-      socket.note_readable((seen & (EPOLLRDHUP | EPOLLERR | EPOLLHUP)) != 0);
-      if (socket.may_receive()) receive_on(p, lane, self);
-    }
-    if ((seen & EPOLLOUT) != 0 && socket.has_unsent()) send_on(p, lane, self);
+    LaneEnd& end = peer(p).lanes[id % kSlots];
+    const bool may_send = end.note_events(seen);
+    if (end.may_receive()) receive_on(p, lane, self);
+    if (may_send && end.has_unsent()) send_on(p, lane, self);
     if ((seen & (EPOLLERR | EPOLLHUP)) != 0) after_lane(p, lane, LaneState::kEnded);
   }
   return n > 0;

@@ -5,6 +5,8 @@
 #include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/eventfd.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -81,6 +83,31 @@ Fd Fd::epoll() {
 
 Fd Fd::event() {
   return own([] { return ::eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC); });
+}
+
+Fd Fd::memory(const char* name) {
+  return own([&] { return ::memfd_create(name, MFD_CLOEXEC | MFD_ALLOW_SEALING); });
+}
+
+Fd Fd::receive(const Fd& connection, void* data, std::size_t bytes, long* n) {
+  return own([&] {
+    iovec part{data, bytes};
+    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+    msghdr message{};
+    message.msg_iov = &part;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // room for one: the system closes what is too much
+    *n = ::recvmsg(connection.get(), &message, MSG_CMSG_CLOEXEC);
+    const cmsghdr* rights = *n > 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+    if (rights == nullptr || rights->cmsg_level != SOL_SOCKET || rights->cmsg_type != SCM_RIGHTS ||
+        rights->cmsg_len != CMSG_LEN(sizeof(int))) {
+      return -1;
+    }
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(rights), sizeof fd);
+    return fd;
+  });
 }
 
 void Fd::close() noexcept {

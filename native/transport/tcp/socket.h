@@ -3,6 +3,7 @@
 
 #include <sys/socket.h>
 
+#include <cstddef>
 #include <string>
 
 #include "transport/fork.h"
@@ -33,6 +34,11 @@ class Fd {
   static Fd accept(const Fd& listener);
   static Fd epoll();
   static Fd event();
+  // Memory that can be shared and sealed; name: for people who look at the process.
+  static Fd memory(const char* name);
+  // Receives bytes on a connection as recv() does, into *n what that returned; the result is the descriptor
+  // that came with them, if one did.
+  static Fd receive(const Fd& connection, void* data, std::size_t bytes, long* n);
 
   int get() const noexcept { return fd_; }
   bool valid() const noexcept { return fd_ >= 0; }

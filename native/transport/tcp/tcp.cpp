@@ -8,6 +8,7 @@
 #include "transport/failures.h"
 #include "transport/fork.h"
 #include "transport/tcp/communicator.h"
+#include "transport/tcp/local_connection.h"
 #include "transport/tcp/mesh.h"
 #include "transport/tcp/rendezvous.h"
 
@@ -31,6 +32,10 @@ class TcpTransport final : public Transport {
   std::size_t slot_bytes() const noexcept override { return communicator_->slot; }
   std::size_t overhead_bytes() const noexcept override { return kTcpFrameBytes; }
   bool releases_buffers_on_failure() const noexcept override { return true; }
+  const char* medium(int peer) const noexcept override {
+    return communicator_->shares_memory_with(peer) ? "shm" : "tcp";
+  }
+  std::size_t buffer_bytes() const noexcept override { return communicator_->buffer_bytes(); }
 
   void post(const TransportOp* ops, std::size_t n, Ticket* tickets) override {
     if (forked()) throw used_after_fork();
@@ -91,6 +96,7 @@ TcpListener::TcpListener(const std::string& host) {
       bound.length = sizeof bound.storage;
       ::getsockname(fd_.get(), bound.get(), &bound.length);
       address_ = tcp::format_address(bound);
+      local_fd_ = tcp::listen_locally(address_);
       return;
     }
     error = errno;
@@ -100,7 +106,7 @@ TcpListener::TcpListener(const std::string& host) {
 
 std::unique_ptr<Transport> make_tcp(TcpListener& listener, int rank, int size,
                                     const std::vector<std::string>& addresses, const TcpToken& token,
-                                    std::size_t slot, Deadline deadline) {
+                                    std::size_t slot, Deadline deadline, bool shared_memory) {
   struct CloseAfterwards {
     TcpListener& listener;
     ~CloseAfterwards() { listener.close(); }
@@ -111,13 +117,14 @@ std::unique_ptr<Transport> make_tcp(TcpListener& listener, int rank, int size,
                                     std::to_string(size));
   }
   if (!listener.fd().valid()) throw Error(Code::kInvalid, "listener: it was used for a communicator before");
-  tcp::MeshSetup setup{rank, size, slot, token, addresses};
-  return std::make_unique<TcpTransport>(rank, size, slot, tcp::connect_mesh(listener.fd(), setup, deadline));
+  if (!shared_memory) listener.close_local();
+  const tcp::MeshSetup setup{rank, size, slot, token, addresses, listener.fd(), listener.local_fd()};
+  return std::make_unique<TcpTransport>(rank, size, slot, tcp::connect_mesh(setup, deadline));
 }
 
 std::unique_ptr<Transport> make_tcp_env(int rank, int size, const std::string& master_host, int master_port,
-                                        const std::string& interface_name, std::size_t slot,
-                                        Deadline deadline) {
+                                        const std::string& interface_name, std::size_t slot, Deadline deadline,
+                                        bool shared_memory) {
   check_shape(rank, size, slot);
   if (master_port < 1 || master_port > 65535) {
     throw Error(Code::kInvalid, "MASTER_PORT: " + std::to_string(master_port) + " is not a port");
@@ -126,7 +133,7 @@ std::unique_ptr<Transport> make_tcp_env(int rank, int size, const std::string& m
   const tcp::RendezvousPlace place{master_host, master_port, interface_name};
   tcp::Rendezvous met = rank == 0 ? tcp::serve_rendezvous(place, size, deadline)
                                   : tcp::join_rendezvous(place, rank, size, deadline);
-  return make_tcp(*met.listener, rank, size, met.addresses, met.token, slot, deadline);
+  return make_tcp(*met.listener, rank, size, met.addresses, met.token, slot, deadline, shared_memory);
 }
 
 }  // namespace gcomm

@@ -1,0 +1,94 @@
+#include "transport/tcp/shared_memory.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <utility>
+
+#include "transport/fork.h"
+
+namespace gcomm::tcp {
+namespace {
+
+constexpr std::size_t kPage = 4096;
+constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+// Of one direction. Two messages: one is read while the next is written.
+constexpr std::size_t kMostRing = std::size_t{2} << 20;
+constexpr std::size_t kLeastRing = std::size_t{64} << 10;
+constexpr std::size_t kAckRing = std::size_t{16} << 10;
+
+std::size_t ring_bytes(Lane lane, std::size_t slot) {
+  if (lane == Lane::kAck) return kAckRing;
+  return std::clamp(std::bit_ceil(2 * slot), kLeastRing, kMostRing);
+}
+
+// Pages are given when they are first touched: lanes without traffic take none.
+std::size_t total_bytes(std::size_t slot) {
+  std::size_t bytes = kPage;  // the controls
+  for (int lane = 0; lane < kLaneCount; ++lane) bytes += 2 * ring_bytes(Lane(lane), slot);
+  return bytes;
+}
+
+static_assert(2 * kLaneCount * sizeof(RingControl) <= kPage);
+
+}  // namespace
+
+SharedMemory SharedMemory::make(std::size_t slot) {
+  Fd fd = Fd::memory("gcomm");
+  if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(total_bytes(slot))) != 0 ||
+      ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
+    return {};
+  }
+  return map(std::move(fd), slot);
+}
+
+SharedMemory SharedMemory::take(Fd memory, std::size_t slot) {
+  struct stat status;
+  if (!memory.valid() || ::fstat(memory.get(), &status) != 0 ||
+      status.st_size != static_cast<off_t>(total_bytes(slot))) {
+    return {};
+  }
+  const int seals = ::fcntl(memory.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return {};
+  return map(std::move(memory), slot);
+}
+
+SharedMemory SharedMemory::map(Fd fd, std::size_t slot) {
+  const std::size_t bytes = total_bytes(slot);
+  void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
+  if (start == MAP_FAILED) return {};
+  ::madvise(start, bytes, MADV_DONTFORK);
+  SharedMemory memory;
+  memory.fd_ = std::move(fd);
+  memory.start_ = static_cast<std::byte*>(start);
+  memory.slot_ = slot;
+  memory.generation_ = fork_generation();
+  return memory;
+}
+
+RingPlace SharedMemory::ring(Lane lane, RingEnd writer) const noexcept {
+  const auto side = static_cast<std::size_t>(writer);
+  std::byte* data = start_ + kPage;
+  for (int before = 0; before < static_cast<int>(lane); ++before) data += 2 * ring_bytes(Lane(before), slot_);
+  const std::size_t capacity = ring_bytes(lane, slot_);
+  auto* controls = reinterpret_cast<RingControl*>(start_);
+  return {controls + 2 * static_cast<std::size_t>(lane) + side, data + side * capacity, capacity};
+}
+
+void SharedMemory::unmap() noexcept {
+  if (start_ != nullptr && generation_ == fork_generation()) ::munmap(start_, total_bytes(slot_));
+  start_ = nullptr;
+}
+
+void SharedMemory::swap(SharedMemory& other) noexcept {
+  std::swap(fd_, other.fd_);
+  std::swap(start_, other.start_);
+  std::swap(slot_, other.slot_);
+  std::swap(generation_, other.generation_);
+}
+
+}  // namespace gcomm::tcp
