@@ -219,11 +219,16 @@ def transport_words(transport: str, medium: str) -> str:
 
 def _collect(plan: Plan, ranks: int, transport: str, *, quiet: bool, extremes: bool) -> list[present.Row]:
     rows: list[present.Row] = []
+    carrier = transport
     op = plan.op if COLLECTIVES[plan.collective].reduces else "none"
     table = present.CollectiveTable(op, plan.contenders, extremes=extremes)
     with present.progress(total=len(plan.sizes) * len(plan.contenders)) as status:
 
         def on_message(message: Message) -> None:
+            nonlocal carrier
+            if "media" in message:
+                carrier = transport_words(transport, message["media"])
+                return
             if "progress" in message:
                 status.say(message["progress"])
                 return
@@ -231,8 +236,7 @@ def _collect(plan: Plan, ranks: int, transport: str, *, quiet: bool, extremes: b
             if not rows and not quiet:
                 click.echo(
                     f"# gcomm {gcomm.__version__} {plan.collective}: {result['world_size']} ranks, "
-                    f"transport {transport_words(transport, result['medium'])}, "
-                    f"{plan.iterations} iterations of {plan.aggregate} call(s) "
+                    f"transport {carrier}, {plan.iterations} iterations of {plan.aggregate} call(s) "
                     f"after {plan.warmup}, median of the slowest rank"
                 )
                 click.echo(table.header())

@@ -131,8 +131,9 @@ def _discard(_works: list[gcomm.Work]) -> None:
 
 
 def measure(world: World, config: Message, emit: Emit) -> None:
-    """Run a whole sweep; emits ``{"progress": text}`` and ``{"row": row}``."""
+    """Run a whole sweep; emits ``{"media": text}``, then ``{"progress": text}`` and ``{"row": row}``."""
     plan = Plan(**config)
+    emit({"media": world.media})
     row = COLLECTIVES[plan.collective]
     for size in [0] if row.name == "barrier" else plan.sizes:
         count = size // itemsize(plan.dtype) // (world.size if row.split else 1)
@@ -191,7 +192,6 @@ def _json_row(contender: Contender, count: int, slowest: npt.NDArray[np.float64]
     return {
         "collective": row.name,
         "transport": contender.world.comm.transport if not contender.is_baseline else "gloo",
-        "medium": contender.world.media if not contender.is_baseline else "gloo",
         "world_size": ranks,
         "codec": contender.name,
         "dtype": plan.dtype,

@@ -77,6 +77,14 @@ def test_every_collective_over_torch_and_beside_torch(name: str) -> None:
         check_rows([baseline], name, 2, "gloo")
 
 
+@pytest.mark.parametrize(("shm", "words"), [("1", "transport tcp (shm), "), ("0", "transport tcp, ")])
+def test_the_table_says_what_carries_the_bytes(shm: str, words: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GCOMM_TCP_SHM", shm)
+    result = gcomm_cli("bench", "barrier", "-n", "1", "-w", "0")
+    assert result.exit_code == 0, result.output
+    assert words in result.stdout.splitlines()[0]
+
+
 def test_baseline_beside_tcp() -> None:
     ours, baseline = rows_of(
         "bench", "all_reduce", "--nproc", "3", "--codec", "nvfp4", "--baseline", "torch", "-b", "1M"
