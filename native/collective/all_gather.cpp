@@ -80,7 +80,7 @@ void all_gather(Frame& frame) {
   TensorArg& tensor = call.tensors[0];
   const Coding coding = movement_coding(call, tensor.count, frame.size());
   frame.stats().raw_path = coding.raw();
-  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.slot_bytes());
+  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.messages());
   begin_call(frame, agreement_hash(call), coding.bound(tensor.count));
   opening(frame, !coding.raw(),
           call.raises_nonfinite() && has_nonfinite(tensor.input, call.dtype, tensor.count));

@@ -365,8 +365,8 @@ void all_reduce(Frame& frame) {
   Call& call = frame.call();
   const std::uint64_t hash = agreement_hash(call);
   make_items(call, frame.size(), frame.items);
-  const Plan& plan = frame.plans.get(call, frame.items, plan_hash(call, frame.items), frame.size(),
-                                     frame.exchange.slot_bytes());
+  const Plan& plan =
+      frame.plans.get(call, frame.items, plan_hash(call, frame.items), frame.size(), frame.exchange.messages());
   const bool encoded = plan.direct.chunks() > 0;
   frame.stats().raw_path = !encoded;
   if (!encoded && plan.raw.chunks() == 0) return barrier(frame);  // only empty tensors: the headers remain

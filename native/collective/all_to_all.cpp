@@ -51,7 +51,7 @@ class AllToAll {
   std::uint64_t receive_count(int peer) const { return call_.recv_counts[static_cast<std::size_t>(peer)]; }
   Coding coding(std::uint64_t count) const { return movement_coding(call_, count, frame_.size()); }
   Cut cut(std::uint64_t count) const {
-    return make_cut(count, coding(count).bound(codec::kTile), exchange_.slot_bytes());
+    return make_cut(count, coding(count).bound(codec::kTile), exchange_.messages());
   }
   std::size_t capacity(std::uint64_t count) const {
     const Coding how = coding(count);

@@ -106,7 +106,7 @@ void broadcast(Frame& frame) {
   const bool sending = frame.rank() == call.root;
   const Coding coding = movement_coding(call, tensor.count, frame.size());
   frame.stats().raw_path = coding.raw();
-  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.slot_bytes());
+  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.messages());
   begin_call(frame, agreement_hash(call), coding.bound(tensor.count));
   opening(frame, !coding.raw(),
           sending && call.raises_nonfinite() && has_nonfinite(tensor.input, call.dtype, tensor.count));

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "collective/call.h"
+#include "collective/cut.h"
 #include "collective/header.h"
 #include "collective/slots.h"
 #include "transport/transport.h"
@@ -36,6 +37,7 @@ class Exchange {
   int rank() const noexcept { return transport_.rank(); }
   int size() const noexcept { return transport_.size(); }
   std::size_t slot_bytes() const noexcept { return transport_.slot_bytes(); }
+  Messages messages() const noexcept { return {transport_.slot_bytes(), transport_.wanted_messages()}; }
   const std::vector<int>& peers() const noexcept { return peers_; }
   Call& call() noexcept { return *call_; }
   CallStats& stats() noexcept { return call_->stats; }

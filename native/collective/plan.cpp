@@ -123,7 +123,7 @@ std::uint64_t plan_hash(const Call& call, const std::vector<Item>& items) {
 }
 
 std::unique_ptr<Plan> make_plan(const Call& call, const std::vector<Item>& items, std::uint64_t hash, int ranks,
-                                std::size_t slot_bytes) {
+                                const Messages& messages) {
   auto plan = std::make_unique<Plan>();
   plan->hash = hash;
   plan->dtype = call.dtype;
@@ -131,6 +131,7 @@ std::unique_ptr<Plan> make_plan(const Call& call, const std::vector<Item>& items
   const Coding raw(nullptr, call.dtype);
   std::uint64_t raw_total = 0;
   std::uint64_t shard_total = 0;
+  std::size_t granule_bytes = 0;  // the most that one takes
   for (const Item& item : items) {
     const bool is_raw = !item.never_raw && tensor_goes_raw(call, item.count, ranks);
     const std::uint64_t length = shard_length(item.count, ranks, item.coding.granule());
@@ -138,12 +139,13 @@ std::unique_ptr<Plan> make_plan(const Call& call, const std::vector<Item>& items
     plan->roles.push_back(item.role);
     plan->granules.push_back(item.coding.granule());
     plan->granule_bytes.push_back(item.coding.bound(item.coding.granule()));
+    granule_bytes = std::max(granule_bytes, plan->granule_bytes.back());
     plan->shard.push_back(is_raw ? 0 : length);
     plan->encoded_bytes += is_raw ? raw.bound(item.count) : encoded_bytes(item.coding, item.count, ranks);
     (is_raw ? raw_total : shard_total) += is_raw ? raw.bound(item.count) : item.coding.bound(length);
   }
-  Packer raw_packer(plan->raw, chunk_target(raw_total, slot_bytes));
-  Packer direct_packer(plan->direct, chunk_target(shard_total, slot_bytes));
+  Packer raw_packer(plan->raw, chunk_target(raw_total, messages, raw.bound(raw.granule())));
+  Packer direct_packer(plan->direct, chunk_target(shard_total, messages, granule_bytes));
   for (std::size_t i = 0; i < items.size(); ++i) {
     const auto index = static_cast<std::uint32_t>(i);
     if (plan->shard[i] == 0) {
@@ -158,7 +160,7 @@ std::unique_ptr<Plan> make_plan(const Call& call, const std::vector<Item>& items
 }
 
 const Plan& PlanCache::get(const Call& call, const std::vector<Item>& items, std::uint64_t hash, int ranks,
-                           std::size_t slot_bytes) {
+                           const Messages& messages) {
   const auto [begin, end] = by_hash_.equal_range(hash);
   for (auto at = begin; at != end; ++at) {
     if (!same(**at->second, call, items)) continue;
@@ -176,7 +178,7 @@ const Plan& PlanCache::get(const Call& call, const std::vector<Item>& items, std
     }
     plans_.pop_back();
   }
-  plans_.push_front(make_plan(call, items, hash, ranks, slot_bytes));
+  plans_.push_front(make_plan(call, items, hash, ranks, messages));
   by_hash_.emplace(hash, plans_.begin());
   return *plans_.front();
 }

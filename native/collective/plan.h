@@ -13,6 +13,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "collective/cut.h"
 #include "collective/items.h"
 
 namespace gcomm::collective {
@@ -76,7 +77,7 @@ bool tensor_goes_raw(const Call& call, std::uint64_t count, int ranks);
 std::uint64_t plan_hash(const Call& call, const std::vector<Item>& items);
 
 std::unique_ptr<Plan> make_plan(const Call& call, const std::vector<Item>& items, std::uint64_t hash, int ranks,
-                                std::size_t slot_bytes);
+                                const Messages& messages);
 
 // The plans used last, the least recent one goes first. Not locked.
 class PlanCache {
@@ -84,7 +85,7 @@ class PlanCache {
   explicit PlanCache(std::size_t capacity) : capacity_(capacity) {}
 
   const Plan& get(const Call& call, const std::vector<Item>& items, std::uint64_t hash, int ranks,
-                  std::size_t slot_bytes);
+                  const Messages& messages);
   std::size_t size() const noexcept { return plans_.size(); }
 
  private:

@@ -52,7 +52,7 @@ void PointToPoint::begin(const Coding& coding, std::uint64_t messages) {
 void PointToPoint::send(Call& call) {
   TensorArg& tensor = call.tensors[0];
   const Coding coding = movement_coding(call, tensor.count, 2);
-  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), exchange_.slot_bytes());
+  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), exchange_.messages());
   const bool opening = opens(call, coding);
   begin(coding, opening ? 2 : 1);
   if (opening) {
@@ -85,7 +85,7 @@ void PointToPoint::send(Call& call) {
 void PointToPoint::receive(Call& call) {
   const TensorArg& tensor = call.tensors[0];
   const Coding coding = movement_coding(call, tensor.count, 2);
-  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), exchange_.slot_bytes());
+  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), exchange_.messages());
   const bool opening = opens(call, coding);
   begin(coding, cut.chunks + (opening ? 1u : 0u));
   if (opening) {

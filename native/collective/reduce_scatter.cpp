@@ -155,7 +155,7 @@ void reduce_scatter(Frame& frame) {
                                coded.bound(tensor.count) < shard_bytes);
   const Coding& coding = is_raw ? raw : coded;
   frame.stats().raw_path = is_raw;
-  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.slot_bytes());
+  const Cut cut = make_cut(tensor.count, coding.bound(codec::kTile), frame.exchange.messages());
   begin_call(frame, agreement_hash(call), ranks * coding.bound(tensor.count));
   opening(frame, !is_raw,
           call.raises_nonfinite() && has_nonfinite(tensor.input, call.dtype, ranks * tensor.count));

@@ -54,6 +54,10 @@ class Transport {
   // same on every rank.
   virtual std::size_t slot_bytes() const noexcept = 0;
 
+  // How many messages a long range to one peer is best cut into: each costs something whatever its length, and
+  // hides the more of the time that encoding takes the shorter it is. The same on every rank.
+  virtual std::uint32_t wanted_messages() const noexcept { return 32; }
+
   // What the transport itself adds to each message on the wire, for honest wire_bytes.
   virtual std::size_t overhead_bytes() const noexcept = 0;
 

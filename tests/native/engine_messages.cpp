@@ -156,33 +156,40 @@ void words() {
 }
 
 void cuts() {
-  for (const std::size_t slot : {kMinSlotBytes, std::size_t{1} << 20, std::size_t{4} << 20}) {
-    for (const std::size_t tile :
-         {std::size_t{1280}, std::size_t{4160}, std::size_t{16384}, std::size_t{65536}}) {
-      for (const std::uint64_t count : {0ull, 1ull, 4095ull, 4096ull, 4097ull, 1000003ull, 123456789ull}) {
-        const Cut cut = make_cut(count, tile, slot);
-        std::uint64_t sum = 0;
-        CHECK(cut.chunks >= 1 && cut.step % codec::kTile == 0);
-        for (std::uint32_t c = 0; c < cut.chunks; ++c) {
-          CHECK(cut.begin(c) == sum);
-          sum += cut.size(c);
-          const std::uint64_t bytes = (cut.size(c) + codec::kTile - 1) / codec::kTile * tile;
-          CHECK(bytes + kHeaderBytes + 64 <= slot, "%llu bytes in a slot of %zu",
-                static_cast<unsigned long long>(bytes), slot);
-          CHECK(cut.size(c) > 0 || count == 0);
+  for (const std::uint32_t wanted : {3u, 32u}) {
+    for (const std::size_t slot : {kMinSlotBytes, std::size_t{1} << 20, std::size_t{4} << 20}) {
+      for (const std::size_t tile :
+           {std::size_t{1280}, std::size_t{4160}, std::size_t{16384}, std::size_t{65536}}) {
+        for (const std::uint64_t count : {0ull, 1ull, 4095ull, 4096ull, 4097ull, 1000003ull, 123456789ull}) {
+          const Cut cut = make_cut(count, tile, {slot, wanted});
+          std::uint64_t sum = 0;
+          CHECK(cut.chunks >= 1 && cut.step % codec::kTile == 0);
+          for (std::uint32_t c = 0; c < cut.chunks; ++c) {
+            CHECK(cut.begin(c) == sum);
+            sum += cut.size(c);
+            const std::uint64_t bytes = (cut.size(c) + codec::kTile - 1) / codec::kTile * tile;
+            CHECK(bytes + kHeaderBytes + 64 <= slot, "%llu bytes in a slot of %zu",
+                  static_cast<unsigned long long>(bytes), slot);
+            CHECK(cut.size(c) > 0 || count == 0);
+          }
+          CHECK(sum == count);
+          const std::uint64_t bytes = (count + codec::kTile - 1) / codec::kTile * tile;
+          const std::uint64_t needed = bytes / (slot - 1024) + 1;
+          if (tile * 32 <= slot)
+            CHECK(cut.chunks <= std::max<std::uint64_t>(wanted, needed + needed / 8 + 1), "%u chunks",
+                  cut.chunks);
         }
-        CHECK(sum == count);
       }
     }
   }
   // 64 MiB of fp32 over two ranks: enough chunks that filling and draining cost little on a slow wire.
-  CHECK(make_cut(std::uint64_t{8} << 20, 4160, std::size_t{1} << 20).chunks >= 32);
+  CHECK(make_cut(std::uint64_t{8} << 20, 4160, {std::size_t{1} << 20, 32}).chunks == 32);
 }
 
-std::unique_ptr<Plan> plan_of(Call call, int ranks, std::size_t slot) {
+std::unique_ptr<Plan> plan_of(Call call, int ranks, Messages messages) {
   std::vector<Item> items;
   make_items(call, ranks, items);
-  return make_plan(call, items, 1, ranks, slot);
+  return make_plan(call, items, 1, ranks, messages);
 }
 
 void plans() {
@@ -198,7 +205,7 @@ void plans() {
     }
     const char* const specs[] = {"int8", "int4:min_bytes=0", "fp32", "nvfp4:min_bytes=1000000"};
     const Call call = some_call(counts, specs[random() % 4]);
-    const auto plan = plan_of(call, ranks, slot);
+    const auto plan = plan_of(call, ranks, {slot, 32});
     std::vector<std::uint64_t> raw(counts.size()), direct(counts.size());
     for (const bool is_raw : {true, false}) {
       const Part& part = is_raw ? plan->raw : plan->direct;
@@ -222,7 +229,7 @@ void plans() {
       CHECK(length == 0 || (length * static_cast<std::uint64_t>(ranks) >= counts[i] &&
                             (length - codec::kTile) * static_cast<std::uint64_t>(ranks) < counts[i]));
       // Whatever it travels with, a tensor is cut in the same shards and takes the same path.
-      CHECK(plan_of(some_call({counts[i]}, call.codec->text().c_str()), ranks, slot)->shard[0] == length);
+      CHECK(plan_of(some_call({counts[i]}, call.codec->text().c_str()), ranks, {slot, 32})->shard[0] == length);
     }
   }
 }
@@ -234,7 +241,7 @@ void plan_cache() {
   const auto get = [&](std::size_t i, std::uint64_t hash) {
     std::vector<Item> items;
     make_items(calls[i], 2, items);
-    return &cache.get(calls[i], items, hash, 2, std::size_t{1} << 20);
+    return &cache.get(calls[i], items, hash, 2, {std::size_t{1} << 20, 32});
   };
   const Plan* first = get(0, 10);
   const Plan* second = get(1, 11);
