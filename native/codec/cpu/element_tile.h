@@ -126,14 +126,27 @@ struct ElementTile {
     return T::template load<V>(tail);
   }
 
+  // A sum makes its NaNs canonical itself.
+  template <Sink sink>
+  static GCOMM_HD F value(F v) {
+    if constexpr (sink == Sink::kAdd) {
+      return v;
+    } else {
+      return canonical<V>(v);
+    }
+  }
+
   template <Sink sink>
   static void decode_to(const std::uint8_t* src, std::size_t count, const float* base, float* out) {
     std::size_t i = 0;
     for (; i + kLanes <= count; i += kLanes) {
-      sink_value<V, sink>(canonical<V>(T::template load<V>(src + i * kBytes)), base + i, out + i);
+      if constexpr (sink == Sink::kAdd && kLanes > 1) {
+        fetch_stream<V>(src + i * kBytes);
+      }
+      sink_value<V, sink>(value<sink>(T::template load<V>(src + i * kBytes)), base + i, out + i);
     }
     if (i < count) {
-      sink_value<V, sink>(canonical<V>(load_tail(src + i * kBytes, count - i)), base + i, out + i);
+      sink_value<V, sink>(value<sink>(load_tail(src + i * kBytes, count - i)), base + i, out + i);
     }
     if constexpr (sink == Sink::kStream) {
       V::end_stream();
