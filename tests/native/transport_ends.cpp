@@ -64,6 +64,28 @@ void test_timeout_names_all(const Registration& kind) {
         error->what());
 }
 
+// A rank that waits for the one that is stuck is late as well, but not to blame.
+void test_timeout_names_who_is_stuck(const Registration& kind) {
+  Ranks ranks = kind.make(3, 4096);
+  unsigned char data[3][8];
+  const auto thrown = in_threads(2, [&](int r) {
+    if (r == 1) {
+      run_one(*ranks[1], recv_op(2, data[2], 8));
+      return;
+    }
+    const TransportOp ops[2] = {recv_op(1, data[0], 8), recv_op(2, data[1], 8)};
+    Ticket tickets[2];
+    ranks[0]->post(ops, 2, tickets);
+    ranks[0]->wait_all(tickets, 2, nullptr, in_seconds(0.3));
+  });
+  for (const auto& error : thrown) {
+    CHECK(error && error->code() == Code::kTimeout, "%s", kind.medium);
+    CHECK(error && std::string(error->what()) == "rank 0 timed out waiting for rank 2", "%s: %s", kind.medium,
+          error->what());
+    CHECK(error && (!kind.tells_culprits || error->peer() == 2), "%s", kind.medium);
+  }
+}
+
 void test_abort(const Registration& kind) {
   Ranks ranks = kind.make(3, 4096);
   unsigned char data[3][64] = {};
@@ -178,7 +200,8 @@ using Test = void (*)(const Registration&);
 }  // namespace
 
 int main() {
-  constexpr Test kTests[] = {test_deadline, test_timeout_names_all, test_abort, test_close_delivers,
+  constexpr Test kTests[] = {test_deadline, test_timeout_names_all,
+                              test_timeout_names_who_is_stuck, test_abort, test_close_delivers,
                              test_close_ends_waits};
   for (const Registration& kind : registrations()) {
     for (const Test test : kTests) test(kind);

@@ -1,5 +1,6 @@
 #include "transport/local/local.h"
 
+#include <array>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -7,6 +8,7 @@
 #include <new>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "transport/failures.h"
 #include "transport/fork.h"
@@ -51,9 +53,22 @@ struct Channel {
 struct RankState {
   TicketPool<LocalOp> pool;
   std::condition_variable changed;
+  std::array<int, kLaneCount> waiting{};  // threads inside wait_all(), by the lane of their operations
   int copying = 0;       // operations of this rank that a copy is reading or writing
   bool closing = false;  // close() waits for the last copy
   bool closed = false;
+};
+
+// Counts a thread among those that wait, as long as it lives; under the hub's mutex.
+class WaitingMark {
+ public:
+  WaitingMark(RankState& rank, Lane lane) : count_(rank.waiting[static_cast<std::size_t>(lane)]) { ++count_; }
+  ~WaitingMark() { --count_; }
+  WaitingMark(const WaitingMark&) = delete;
+  WaitingMark& operator=(const WaitingMark&) = delete;
+
+ private:
+  int& count_;
 };
 
 // Everything the ranks share. One mutex covers all of it; copies are made without it.
@@ -183,6 +198,23 @@ class LocalTransport final : public Transport {
     return queued;
   }
 
+  // The peers that operations wait for; not those that wait for somebody else themselves, unless all do.
+  std::vector<bool> late_peers(const Ticket* tickets, std::size_t n) {
+    std::vector<bool> late(static_cast<std::size_t>(hub_->size));
+    std::vector<bool> stuck = late;
+    bool any_stuck = false;
+    for (std::size_t i = 0; i < n; ++i) {
+      const LocalOp* op = mine().pool.find(tickets[i]);
+      if (op->state != LocalOp::State::kQueued) continue;
+      const auto p = static_cast<std::size_t>(op->op.peer);
+      const bool waits = hub_->ranks[p].waiting[static_cast<std::size_t>(op->op.lane)] > 0;
+      late[p] = true;
+      stuck[p] = !waits;
+      any_stuck = any_stuck || !waits;
+    }
+    return any_stuck ? stuck : late;
+  }
+
   std::shared_ptr<Hub> hub_;
   const int rank_;
   const unsigned generation_;
@@ -218,6 +250,7 @@ void LocalTransport::wait_all(const Ticket* tickets, std::size_t n, std::size_t*
     op->wait = &wait;
     ++wait.remaining;
   }
+  const WaitingMark mark(mine(), n > 0 ? pool.find(tickets[0])->op.lane : Lane{});
   // Nobody reads op->wait any more once this function has thrown: the hub is broken or the rank closed, and its
   // last copy has ended.
   for (;;) {
@@ -230,12 +263,7 @@ void LocalTransport::wait_all(const Ticket* tickets, std::size_t n, std::size_t*
     } else if (Clock::now() < deadline) {
       mine().changed.wait_until(lock, deadline);
     } else {
-      std::vector<bool> late(static_cast<std::size_t>(hub_->size));
-      for (std::size_t i = 0; i < n; ++i) {
-        const LocalOp* op = pool.find(tickets[i]);
-        if (op->state == LocalOp::State::kQueued) late[static_cast<std::size_t>(op->op.peer)] = true;
-      }
-      hub_->fail(timed_out(rank_, late));
+      hub_->fail(timed_out(rank_, late_peers(tickets, n)));
     }
   }
   for (std::size_t i = 0; i < n; ++i) {

@@ -194,6 +194,7 @@ void Communicator::wait_all(const Ticket* tickets, std::size_t n, std::size_t* r
   receive_now(refs);
   Lock lock(mutex_);
   Wait wait;
+  if (n > 0) wait.lane = refs[0]->op.lane;
   link(wait);
   for (TcpOp* op : refs) {
     if (op->complete.load(std::memory_order_relaxed)) continue;
@@ -207,7 +208,7 @@ void Communicator::wait_all(const Ticket* tickets, std::size_t n, std::size_t* r
       wait_turn(lock, wait, deadline);
     } else {
       look_again(lock, refs);
-      if (wait.remaining > 0 && !failure_ && !closed_) fail_late(lock, refs);
+      if (wait.remaining > 0 && !failure_ && !closed_) fail_late(lock, wait, refs);
     }
   }
   unlink(wait);
@@ -280,25 +281,6 @@ void Communicator::receive_now(const OpRefs& ops) {
       receive_on(op->op.peer, op->op.lane, nullptr);
     }
   }
-}
-
-// This process may have been stopped until after the deadline: what lies in the sockets by now tells who was
-// late. It is not for the poller to read: it may have been stopped, too, between an event and the reading.
-void Communicator::look_again(Lock& lock, const OpRefs& ops) {
-  lock.unlock();
-  for_each_peer([&](int p, Peer&) { read_control(p); });
-  receive_now(ops);
-  lock.lock();
-}
-
-void Communicator::fail_late(Lock& lock, const OpRefs& ops) {
-  std::vector<bool> late(static_cast<std::size_t>(size));
-  for (const TcpOp* op : ops) {
-    if (!op->complete.load(std::memory_order_relaxed)) late[static_cast<std::size_t>(op->op.peer)] = true;
-  }
-  lock.unlock();
-  fail(timed_out(rank, late));
-  lock.lock();
 }
 
 }  // namespace gcomm::tcp

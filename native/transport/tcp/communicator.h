@@ -99,11 +99,16 @@ class Communicator {
   void unlink(Wait& wait);
   void fail_if_peer_closed(Lock& lock, const OpRefs& ops);
   void receive_now(const OpRefs& ops);
-  void look_again(Lock& lock, const OpRefs& ops);
-  void fail_late(Lock& lock, const OpRefs& ops);
   void wait_turn(Lock& lock, Wait& wait, Deadline deadline);
   bool worth_spinning();
   void fail(const Error& why) noexcept;
+
+  // late.cpp
+  void look_again(Lock& lock, const OpRefs& ops);
+  void fail_late(Lock& lock, Wait& wait, const OpRefs& ops);
+  std::vector<bool> late_peers(const Lock& lock, const OpRefs& ops) const;
+  std::vector<bool> without_waiting(const std::vector<bool>& late);
+  bool waits_on(Lane lane);
 
   // poll.cpp
   void register_sockets();

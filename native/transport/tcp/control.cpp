@@ -8,8 +8,8 @@
 
 namespace gcomm::tcp {
 
-// At most one goodbye and one notice go out in a connection's life, so they always fit the socket's buffer.
-// Where one does not (the peer is gone), nobody is left to tell.
+// At most one goodbye and one notice go out in a connection's life, and a few questions with their answers, so
+// they always fit the socket's buffer. Where one does not (the peer is gone), nobody is left to tell.
 void ControlSocket::send(const Header& header, const char* text) noexcept {
   const std::lock_guard lock(send_mutex_);
   if (!fd_.valid()) return;
@@ -29,6 +29,13 @@ void ControlSocket::send_notice(const Error& why) noexcept {
   send(Header{kMagic, kNotice, static_cast<std::uint8_t>(why.code()), bytes, why.peer()}, why.what());
 }
 
+void ControlSocket::ask_if_waiting(Lane lane) noexcept {
+  waits_.store(false, std::memory_order_release);
+  send(Header{kMagic, kQuestion, static_cast<std::uint8_t>(lane), 0, -1}, "");
+}
+
+void ControlSocket::answer_waiting() noexcept { send(Header{kMagic, kWaiting, 0, 0, -1}, ""); }
+
 ControlSocket::News ControlSocket::receive() {
   const std::lock_guard lock(receive_mutex_);
   News news;
@@ -46,12 +53,17 @@ ControlSocket::News ControlSocket::receive() {
       std::memcpy(&header, buffer_.data(), sizeof header);
       const std::size_t whole = sizeof header + header.text_bytes;
       const bool is_failure = header.code > 0 && header.code <= static_cast<int>(Code::kNonFinite);
-      if (header.magic != kMagic || whole > buffer_.size() || (header.kind == kNotice && !is_failure)) {
+      const bool is_nonsense = header.magic != kMagic || whole > buffer_.size() ||
+                               (header.kind == kNotice && !is_failure) ||
+                               (header.kind == kQuestion && header.code >= kLaneCount);
+      if (is_nonsense) {
         news.ended = true;
         return news;
       }
       if (held_ < whole) break;
       if (header.kind == kGoodbye) goodbye_.store(true, std::memory_order_release);
+      if (header.kind == kWaiting) waits_.store(true, std::memory_order_release);
+      if (header.kind == kQuestion) news.asked = Lane(header.code);
       if (header.kind == kNotice && !news.notice) {
         news.notice.emplace(static_cast<Code>(header.code),
                             std::string(buffer_.data() + sizeof header, header.text_bytes), header.culprit);

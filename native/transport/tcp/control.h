@@ -1,5 +1,6 @@
-// The connection beside the lanes on which a peer says goodbye or why the communicator broke. Nothing is ever
-// queued on it behind data, so it can be read at once and written without waiting.
+// The connection beside the lanes on which a peer says goodbye or why the communicator broke, and is asked, after
+// a deadline, whether it waits for others itself. Nothing is ever queued on it behind data, so it can be read at
+// once and written without waiting.
 #pragma once
 
 #include <array>
@@ -12,6 +13,7 @@
 #include "base/error.h"
 #include "transport/failures.h"
 #include "transport/tcp/socket.h"
+#include "transport/transport.h"
 
 namespace gcomm::tcp {
 
@@ -24,27 +26,31 @@ class ControlSocket {
 
   void send_goodbye() noexcept;
   void send_notice(const Error& why) noexcept;
+  void ask_if_waiting(Lane lane) noexcept;
+  void answer_waiting() noexcept;
 
   // Reads all there is.
   struct News {
     std::optional<Error> notice;
-    bool ended = false;  // the connection is over, or carries nonsense
+    std::optional<Lane> asked;  // on which lane the peer wants to know whether this rank waits
+    bool ended = false;         // the connection is over, or carries nonsense
   };
   News receive();
 
   bool peer_said_goodbye() const noexcept { return goodbye_.load(std::memory_order_acquire); }
+  bool peer_waits_itself() const noexcept { return waits_.load(std::memory_order_acquire); }
 
  private:
   struct Header {
     std::uint32_t magic;
     std::uint8_t kind;
-    std::uint8_t code;
+    std::uint8_t code;  // of a notice; of a question, the lane
     std::uint16_t text_bytes;
     std::int32_t culprit;
   };
   static_assert(sizeof(Header) == 12);
   static constexpr std::uint32_t kMagic = 0x63676D43;
-  enum Kind : std::uint8_t { kGoodbye = 1, kNotice = 2 };
+  enum Kind : std::uint8_t { kGoodbye = 1, kNotice = 2, kQuestion = 3, kWaiting = 4 };
 
   void send(const Header& header, const char* text) noexcept;
 
@@ -52,6 +58,7 @@ class ControlSocket {
   std::mutex send_mutex_;
   std::mutex receive_mutex_;
   std::atomic<bool> goodbye_{false};
+  std::atomic<bool> waits_{false};  // the answer to this rank's last question
   std::size_t held_ = 0;
   std::array<char, sizeof(Header) + kMaxFailureText> buffer_;
 };

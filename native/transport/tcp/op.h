@@ -14,6 +14,7 @@ namespace gcomm::tcp {
 // A thread inside wait_all(). Covered by the transport's state mutex.
 struct Wait {
   std::condition_variable changed;
+  Lane lane{};                // of its operations: a call waits on one lane at a time
   std::size_t remaining = 0;  // operations of this wait that are not complete
   Wait* previous = nullptr;
   Wait* next = nullptr;

@@ -120,6 +120,7 @@ void Communicator::after_lane(int p, Lane lane, LaneState state) {
 void Communicator::read_control(int p) {
   ControlSocket& control = control_of(p);
   const ControlSocket::News news = control.receive();
+  if (news.asked && waits_on(*news.asked)) control.answer_waiting();
   if (news.notice) {
     fail(*news.notice);
   } else if (news.ended && !control.peer_said_goodbye()) {
