@@ -75,10 +75,11 @@ def _codec_targets() -> tuple[Target, ...]:
 MIB_64 = 64 << 20
 
 
-def _all_reduce(transport: str, ranks: int, wanted: float) -> Case:
+def _all_reduce(transport: str, ranks: int, wanted: float, *, sockets: bool = False) -> Case:
     return Case(
-        f"all_reduce_{transport}_{ranks}",
-        f"all_reduce of 64 MiB fp32 on loopback, {ranks} ranks, transport {transport}, against torch over gloo",
+        f"all_reduce_{transport}_{ranks}" + ("_sockets" if sockets else ""),
+        f"all_reduce of 64 MiB fp32 on loopback, {ranks} ranks, transport {transport}"
+        f"{', no shared memory' if sockets else ''}, against torch over gloo",
         f"gcomm bench all_reduce --nproc {ranks} --transport {transport} -b 64M -n 20 -w 3 "
         "--codec fp8_e4m3,nvfp4 --baseline torch",
         tuple(
@@ -86,6 +87,7 @@ def _all_reduce(transport: str, ranks: int, wanted: float) -> Case:
             for codec in ("fp8_e4m3", "nvfp4")
         ),
         runs=5,
+        settings="GCOMM_TCP_SHM=0" if sockets else "",
     )
 
 
@@ -252,6 +254,8 @@ CASES = {
         ),
         _all_reduce("tcp", 2, 2.5),
         _all_reduce("tcp", 4, 2.0),
+        _all_reduce("tcp", 2, 2.5, sockets=True),
+        _all_reduce("tcp", 4, 2.0, sockets=True),
         _all_reduce("torch", 2, 2.0),
         _slow_link(2, 0.93),
         _slow_link(4, 0.88),

@@ -86,6 +86,8 @@ class Case:
         How often it is run.
     network:
         Where the ranks live, if not on the loopback interface.
+    settings:
+        Environment variables, as they stand before a command in a shell.
     """
 
     name: str
@@ -94,11 +96,12 @@ class Case:
     targets: tuple[Target, ...]
     runs: int = 3
     network: Network | None = None
+    settings: str = ""
 
     @property
     def shown_command(self) -> str:
         """The command as a person would type it at the root of the repository."""
-        command = f"{self.command} --json rows.json"
+        command = f"{self.settings} {self.command} --json rows.json".strip()
         if self.network is None:
             return command
         net, ranks = NETLAB, self.network.ranks
@@ -170,6 +173,7 @@ def _run_once(case: Case) -> list[Row]:
         finished = subprocess.run(
             [*words, "--json", str(rows)],
             cwd=ROOT,
+            env={**os.environ, **dict(word.split("=", 1) for word in case.settings.split())},
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             check=False,
