@@ -24,7 +24,8 @@ default)
   say "native tests"
   ctest --test-dir build/test --output-on-failure -j "$(nproc)"
   say "Python tests"
-  (cd tests && pytest -q python -m "not long")
+  # Two at a time also on two cores: many tests mostly wait, for deadlines above all.
+  (cd tests && pytest -q python -m "not long" -n logical --maxprocesses 4)
   ;;
 lint)
   setup torch,test,dev
