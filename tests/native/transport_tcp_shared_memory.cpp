@@ -3,6 +3,7 @@
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <atomic>
@@ -75,11 +76,15 @@ void test_mixed_world() {
   // Rings that were used count, up to their size.
   CHECK(ranks[0]->buffer_bytes() == 2 * kSlot && ranks[1]->buffer_bytes() == 0, "%zu, %zu",
         ranks[0]->buffer_bytes(), ranks[1]->buffer_bytes());
+  const pid_t child = ::fork();
+  if (child == 0) ::_exit(ranks[0]->buffer_bytes() == 0 ? 7 : 1);
+  int status = 0;
+  CHECK(::waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 7, "%d", status);
 }
 
 // Only memory of the right size that cannot shrink is taken.
 void test_memory_that_is_refused() {
-  SharedMemory good = SharedMemory::make(kSlot);
+  SharedMemory good = SharedMemory::make(kSlot, 2);
   CHECK(good.valid());
   struct stat status;
   CHECK(::fstat(good.fd().get(), &status) == 0);
@@ -89,19 +94,20 @@ void test_memory_that_is_refused() {
     if (seals != 0) CHECK(::fcntl(fd.get(), F_ADD_SEALS, seals) == 0);
     return fd;
   };
-  CHECK(SharedMemory::take(made(status.st_size, F_SEAL_SHRINK), kSlot).valid());
-  CHECK(!SharedMemory::take(made(status.st_size, 0), kSlot).valid());
-  CHECK(!SharedMemory::take(made(status.st_size, F_SEAL_GROW), kSlot).valid());
-  CHECK(!SharedMemory::take(made(status.st_size - 1, F_SEAL_SHRINK), kSlot).valid());
-  CHECK(!SharedMemory::take(made(status.st_size, F_SEAL_SHRINK), 2 * kSlot).valid());
-  CHECK(!SharedMemory::take(Fd::event(), kSlot).valid());
-  CHECK(!SharedMemory::take(Fd(), kSlot).valid());
+  CHECK(SharedMemory::take(made(status.st_size, F_SEAL_SHRINK), kSlot, 2).valid());
+  CHECK(!SharedMemory::take(made(status.st_size, 0), kSlot, 2).valid());
+  CHECK(!SharedMemory::take(made(status.st_size, F_SEAL_GROW), kSlot, 2).valid());
+  CHECK(!SharedMemory::take(made(status.st_size - 1, F_SEAL_SHRINK), kSlot, 2).valid());
+  CHECK(!SharedMemory::take(made(status.st_size, F_SEAL_SHRINK), 2 * kSlot, 2).valid());
+  CHECK(!SharedMemory::take(made(status.st_size, F_SEAL_SHRINK), kSlot, 200).valid());
+  CHECK(!SharedMemory::take(Fd::event(), kSlot, 2).valid());
+  CHECK(!SharedMemory::take(Fd(), kSlot, 2).valid());
 }
 
 // Rank 1 of 2, by hand: it knows the token, passes memory on, and then does as it likes.
 class Rogue {
  public:
-  explicit Rogue(const std::string& address) : memory_(SharedMemory::make(kSlot)) {
+  explicit Rogue(const std::string& address) : memory_(SharedMemory::make(kSlot, 2)) {
     const Fd local = gcomm::tcp::connect_locally(address);
     CHECK(local.valid());
     const auto greeting = hello(gcomm::tcp::kMemoryConnection);

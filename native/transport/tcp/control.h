@@ -1,6 +1,6 @@
-// The connection beside the lanes on which a peer says goodbye or why the communicator broke, and is asked, after
-// a deadline, whether it waits for others itself. Nothing is ever queued on it behind data, so it can be read at
-// once and written without waiting.
+// The connection beside the lanes on which a peer says goodbye or why the communicator broke, and is asked,
+// after a deadline, whether it waits for others itself. Nothing is ever queued on it behind data, so it can be
+// read at once and written without waiting.
 #pragma once
 
 #include <array>

@@ -4,7 +4,8 @@
 namespace gcomm::tcp {
 namespace {
 
-// How long a late peer has to answer that it waits for somebody itself, or a peer that knows the reason to tell it.
+// How long a late peer has to answer that it waits for somebody itself, or a peer that knows the reason to tell
+// it.
 constexpr std::chrono::milliseconds kPatience{100};
 
 }  // namespace

@@ -238,7 +238,7 @@ bool MeshBuilder::advance(Incoming& in) {
 Verdict MeshBuilder::welcome(const Hello& hello, Incoming& in) {
   SharedMemory& memory = memory_of(static_cast<int>(hello.rank));
   if (in.local) {
-    memory = SharedMemory::take(std::move(in.passed), setup_.slot);
+    memory = SharedMemory::take(std::move(in.passed), setup_.slot, setup_.size);
     memory.close_fd();
     return memory.valid() ? Verdict::kWelcome : Verdict::kNoMemory;
   }
@@ -282,10 +282,14 @@ void MeshBuilder::start_memory(Outgoing& out) {
   out.fd = connect_locally(setup_.addresses[static_cast<std::size_t>(out.peer)]);
   if (!out.fd.valid() && errno == EAGAIN) return retry(out);
   if (!out.fd.valid() || !is_same_user(out.fd)) return share_no_memory(out);
-  memory_of(out.peer) = SharedMemory::make(setup_.slot);
+  memory_of(out.peer) = SharedMemory::make(setup_.slot, setup_.size);
   if (!memory_of(out.peer).valid()) return share_no_memory(out);
   const Hello hello = hello_for(out);
-  if (!send_with_fd(out.fd, &hello, sizeof hello, memory_of(out.peer).fd())) return retry(out);
+  if (!send_with_fd(out.fd, &hello, sizeof hello, memory_of(out.peer).fd())) {
+    // Closed: it was crowded out by strangers. Whatever else it is, a system that passes no descriptors stays
+    // so.
+    return errno == EPIPE || errno == ECONNRESET || errno == EAGAIN ? retry(out) : share_no_memory(out);
+  }
   out.step = Outgoing::Step::kAnswering;
 }
 

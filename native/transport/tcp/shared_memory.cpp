@@ -16,21 +16,25 @@ namespace {
 
 constexpr std::size_t kPage = 4096;
 constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
-// Of one direction. Two messages, so that one is read while the next is written; measured, what is longer than a
-// MiB leaves the caches.
+// A ring holds two messages, so that one is read while the next is written; measured, what is longer than a MiB
+// leaves the caches. With many ranks on a host they are shorter: a rank's rings on one lane are this much in
+// all.
 constexpr std::size_t kMostRing = std::size_t{1} << 20;
 constexpr std::size_t kLeastRing = std::size_t{64} << 10;
+constexpr std::size_t kAllRings = std::size_t{8} << 20;
 constexpr std::size_t kAckRing = std::size_t{16} << 10;
 
-std::size_t ring_bytes(Lane lane, std::size_t slot) {
-  if (lane == Lane::kAck) return kAckRing;
-  return std::clamp(std::bit_ceil(2 * slot), kLeastRing, kMostRing);
+std::size_t ring_bytes(std::size_t slot, int size) {
+  const std::size_t share = std::bit_floor(kAllRings / static_cast<std::size_t>(std::max(size - 1, 1)));
+  return std::max(std::min({std::bit_ceil(2 * slot), share, kMostRing}), kLeastRing);
 }
 
+std::size_t lane_bytes(Lane lane, std::size_t ring) { return lane == Lane::kAck ? kAckRing : ring; }
+
 // Pages are given when they are first touched: lanes without traffic take none.
-std::size_t total_bytes(std::size_t slot) {
+std::size_t total_bytes(std::size_t ring) {
   std::size_t bytes = kPage;  // the controls
-  for (int lane = 0; lane < kLaneCount; ++lane) bytes += 2 * ring_bytes(Lane(lane), slot);
+  for (int lane = 0; lane < kLaneCount; ++lane) bytes += 2 * lane_bytes(Lane(lane), ring);
   return bytes;
 }
 
@@ -38,35 +42,37 @@ static_assert(2 * kLaneCount * sizeof(RingControl) <= kPage);
 
 }  // namespace
 
-SharedMemory SharedMemory::make(std::size_t slot) {
+SharedMemory SharedMemory::make(std::size_t slot, int size) {
+  const std::size_t ring = ring_bytes(slot, size);
   Fd fd = Fd::memory("gcomm");
-  if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(total_bytes(slot))) != 0 ||
+  if (!fd.valid() || ::ftruncate(fd.get(), static_cast<off_t>(total_bytes(ring))) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, kSeals) != 0) {
     return {};
   }
-  return map(std::move(fd), slot);
+  return map(std::move(fd), ring);
 }
 
-SharedMemory SharedMemory::take(Fd memory, std::size_t slot) {
+SharedMemory SharedMemory::take(Fd memory, std::size_t slot, int size) {
+  const std::size_t ring = ring_bytes(slot, size);
   struct stat status;
   if (!memory.valid() || ::fstat(memory.get(), &status) != 0 ||
-      status.st_size != static_cast<off_t>(total_bytes(slot))) {
+      status.st_size != static_cast<off_t>(total_bytes(ring))) {
     return {};
   }
   const int seals = ::fcntl(memory.get(), F_GET_SEALS);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0) return {};
-  return map(std::move(memory), slot);
+  return map(std::move(memory), ring);
 }
 
-SharedMemory SharedMemory::map(Fd fd, std::size_t slot) {
-  const std::size_t bytes = total_bytes(slot);
+SharedMemory SharedMemory::map(Fd fd, std::size_t ring) {
+  const std::size_t bytes = total_bytes(ring);
   void* start = ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
   if (start == MAP_FAILED) return {};
   ::madvise(start, bytes, MADV_DONTFORK);
   SharedMemory memory;
   memory.fd_ = std::move(fd);
   memory.start_ = static_cast<std::byte*>(start);
-  memory.slot_ = slot;
+  memory.ring_ = ring;
   memory.generation_ = fork_generation();
   return memory;
 }
@@ -74,21 +80,21 @@ SharedMemory SharedMemory::map(Fd fd, std::size_t slot) {
 RingPlace SharedMemory::ring(Lane lane, RingEnd writer) const noexcept {
   const auto side = static_cast<std::size_t>(writer);
   std::byte* data = start_ + kPage;
-  for (int before = 0; before < static_cast<int>(lane); ++before) data += 2 * ring_bytes(Lane(before), slot_);
-  const std::size_t capacity = ring_bytes(lane, slot_);
+  for (int before = 0; before < static_cast<int>(lane); ++before) data += 2 * lane_bytes(Lane(before), ring_);
+  const std::size_t capacity = lane_bytes(lane, ring_);
   auto* controls = reinterpret_cast<RingControl*>(start_);
   return {controls + 2 * static_cast<std::size_t>(lane) + side, data + side * capacity, capacity};
 }
 
 void SharedMemory::unmap() noexcept {
-  if (start_ != nullptr && generation_ == fork_generation()) ::munmap(start_, total_bytes(slot_));
+  if (start_ != nullptr && generation_ == fork_generation()) ::munmap(start_, total_bytes(ring_));
   start_ = nullptr;
 }
 
 void SharedMemory::swap(SharedMemory& other) noexcept {
   std::swap(fd_, other.fd_);
   std::swap(start_, other.start_);
-  std::swap(slot_, other.slot_);
+  std::swap(ring_, other.ring_);
   std::swap(generation_, other.generation_);
 }
 

@@ -22,11 +22,11 @@ class SharedMemory {
     return *this;
   }
 
-  // slot: the communicator's. Invalid where the system has no memory to give.
-  static SharedMemory make(std::size_t slot);
+  // slot, size: the communicator's. Invalid where the system has no memory to give.
+  static SharedMemory make(std::size_t slot, int size);
   // What a peer made and passed on. Invalid unless it is as large as make()'s and can never shrink, which would
   // end this process at its next access.
-  static SharedMemory take(Fd memory, std::size_t slot);
+  static SharedMemory take(Fd memory, std::size_t slot, int size);
 
   bool valid() const noexcept { return start_ != nullptr; }
   // To be passed to the peer.
@@ -37,13 +37,13 @@ class SharedMemory {
   RingPlace ring(Lane lane, RingEnd writer) const noexcept;
 
  private:
-  static SharedMemory map(Fd fd, std::size_t slot);
+  static SharedMemory map(Fd fd, std::size_t ring);
   void unmap() noexcept;
   void swap(SharedMemory& other) noexcept;
 
   Fd fd_;
   std::byte* start_ = nullptr;
-  std::size_t slot_ = 0;
+  std::size_t ring_ = 0;     // bytes of one, but for the lane of answers
   unsigned generation_ = 0;  // of fork(): a child has no mapping
 };
 

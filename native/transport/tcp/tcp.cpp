@@ -35,7 +35,8 @@ class TcpTransport final : public Transport {
   const char* medium(int peer) const noexcept override {
     return communicator_->shares_memory_with(peer) ? "shm" : "tcp";
   }
-  std::size_t buffer_bytes() const noexcept override { return communicator_->buffer_bytes(); }
+  // A child of fork() has no mapping of what is shared.
+  std::size_t buffer_bytes() const noexcept override { return forked() ? 0 : communicator_->buffer_bytes(); }
 
   void post(const TransportOp* ops, std::size_t n, Ticket* tickets) override {
     if (forked()) throw used_after_fork();
