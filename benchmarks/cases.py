@@ -27,12 +27,12 @@ def _over_memcpy(codec: str, part: str) -> Figure:
     return figure
 
 
-def _speedup(codec: str, nbytes: int, limit: float = 1.0) -> Figure:
-    """Times that ``codec`` is faster than torch, as a part of ``limit``."""
+def _speedup(codec: str, nbytes: int, limit: float = 1.0, baseline: str = "baseline:torch") -> Figure:
+    """Times that ``codec`` is faster than the baseline, as a part of ``limit``."""
 
     def figure(rows: Sequence[Row]) -> float:
-        ours, torch = (_only(rows, codec=name, bytes=nbytes) for name in (codec, "baseline:torch"))
-        return float(torch["time_us"] / ours["time_us"] / limit)
+        ours, theirs = (_only(rows, codec=name, bytes=nbytes) for name in (codec, baseline))
+        return float(theirs["time_us"] / ours["time_us"] / limit)
 
     return figure
 
@@ -113,6 +113,36 @@ def _small(ranks: int) -> Case:
         "--codec fp8_e4m3 --baseline torch",
         tuple(Target(f"{size} B times faster than torch", _speedup("fp8_e4m3", size), 1.0) for size in sizes),
         runs=5,
+    )
+
+
+# ---- all_reduce against MPI ----------------------------------------------------------------------------------
+
+
+def _mpi() -> Case:
+    return Case(
+        "all_reduce_mpi_2",
+        "all_reduce of 64 MiB fp32 over MPI (shared memory), 2 ranks, against MPI_Allreduce",
+        "mpiexec -n 2 python -m benchmarks.programs.mpi",
+        (Target("fp8_e4m3 times faster than MPI", _speedup("fp8_e4m3", MIB_64, baseline="baseline:mpi"), 2.0),),
+        runs=5,
+    )
+
+
+def _mpi_slow_link() -> Case:
+    return Case(
+        "all_reduce_mpi_1gbit_2",
+        "all_reduce of 64 MiB fp32 over MPI on a 1 Gbit/s link, 2 ranks, against MPI_Allreduce",
+        "python -m benchmarks.programs.mpi --turns 5",
+        tuple(
+            Target(
+                f"{codec} speed-up / {limit}",
+                _speedup(codec, MIB_64, limit, "baseline:mpi"),
+                0.93,
+            )
+            for codec, limit in BYTE_LIMIT.items()
+        ),
+        network=Network(2, "1gbit", "mpi"),
     )
 
 
@@ -257,6 +287,8 @@ CASES = {
         _all_reduce("tcp", 2, 2.5, sockets=True),
         _all_reduce("tcp", 4, 2.0, sockets=True),
         _all_reduce("torch", 2, 2.0),
+        _mpi(),
+        _mpi_slow_link(),
         _slow_link(2, 0.93),
         _slow_link(4, 0.88),
         _small(2),

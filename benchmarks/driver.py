@@ -63,10 +63,14 @@ class Target:
 
 @dataclass(frozen=True)
 class Network:
-    """A small network of namespaces on this machine, each end shaped to ``rate``."""
+    """A small network of namespaces on this machine, each end shaped to ``rate``.
+
+    ``start``: how netlab.sh starts the ranks, ``"run"`` or, under mpiexec, ``"mpi"``.
+    """
 
     ranks: int
     rate: str
+    start: str = "run"
 
 
 @dataclass(frozen=True)
@@ -105,7 +109,8 @@ class Case:
         if self.network is None:
             return command
         net, ranks = NETLAB, self.network.ranks
-        return f"{net} up {ranks} {self.network.rate}; {net} run {ranks} {command}; {net} down {ranks}"
+        start = self.network.start
+        return f"{net} up {ranks} {self.network.rate}; {net} {start} {ranks} {command}; {net} down {ranks}"
 
 
 def run_case(case: Case, say: Callable[[str], None]) -> dict[str, Any]:
@@ -163,11 +168,10 @@ def _judge(target: Target, runs: list[list[Row]]) -> dict[str, Any]:
 
 
 def _run_once(case: Case) -> list[Row]:
-    words = shlex.split(case.command)
     programs = {"gcomm": [sys.executable, "-m", "gcomm.cli"], "python": [sys.executable]}
-    words = [*programs[words[0]], *words[1:]]
+    words = [part for word in shlex.split(case.command) for part in programs.get(word, [word])]
     if case.network is not None:
-        words = [str(ROOT / NETLAB), "run", str(case.network.ranks), *words]
+        words = [str(ROOT / NETLAB), case.network.start, str(case.network.ranks), *words]
     with tempfile.TemporaryDirectory() as folder:
         rows = Path(folder) / "rows.json"
         finished = subprocess.run(

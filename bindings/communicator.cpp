@@ -174,6 +174,15 @@ void bind_communicator(nb::module_& m) {
         "Every wait for the connections to stand ends after limit_s.");
   m.def("close_all", &close_all, "comms"_a, "grace_s"_a, "why"_a,
         nb::sig("def close_all(comms: list[Comm], grace_s: float, why: str) -> None"));
+  m.def(
+      "mpi",
+      [](nb::bytes comm) {
+        const std::string handle(comm.c_str(), comm.size());
+        gcomm_comm* made = nullptr;
+        check_without_gil([&] { return gcomm_comm_create_mpi(handle.data(), handle.size(), nullptr, &made); });
+        return Comm(made);
+      },
+      "comm"_a, "The bytes of an MPI_Comm.");
   m.def("env", [] {
     return make_interruptibly([](gcomm_comm** comm) { return gcomm_comm_create_env(nullptr, comm); });
   });

@@ -7,7 +7,7 @@ the bytes on the wire. See :mod:`gcomm.verbs` for the calls, :class:`Communicato
 
 from __future__ import annotations
 
-from . import _native, errors, gift
+from . import _native, errors, gift, runtimes
 from ._codec import Codec, codec
 from .communicator import Communicator
 from .registry import codecs, isas, transports
@@ -44,6 +44,7 @@ __all__ = [
     "isas",
     "recv",
     "reduce_scatter_tensor",
+    "runtimes",
     "send",
     "transports",
 ]

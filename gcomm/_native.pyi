@@ -112,6 +112,9 @@ def tcp(listener: Listener, rank: int, addresses: Sequence[str], token: bytes, l
     """Every wait for the connections to stand ends after limit_s."""
 
 def close_all(comms: list[Comm], grace_s: float, why: str) -> None: ...
+def mpi(comm: bytes) -> Comm:
+    """The bytes of an MPI_Comm."""
+
 def env() -> Comm: ...
 def all_reduce(
     comm: Comm,

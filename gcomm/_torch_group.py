@@ -36,6 +36,10 @@ def resolve(group: Any, verb: str, timeout: Timeout) -> tuple[Communicator, Time
 
     if isinstance(group, Communicator):
         return group, timeout
+    if is_mpi4py(group):
+        from . import _mpi
+
+        return _mpi.communicator_of(group), timeout
     group = _torch_group(group, verb)
     found = _communicators.get(group)
     if found is not None:
@@ -66,6 +70,8 @@ def to_group_rank(group: Any, rank: Any, verb: str, name: str) -> Any:
 
     if isinstance(group, Communicator) or isinstance(rank, bool) or not hasattr(rank, "__index__"):
         return rank
+    if is_mpi4py(group):
+        return rank
     dist = distributed()
 
     group = _torch_group(group, verb)
@@ -78,10 +84,13 @@ def to_group_rank(group: Any, rank: Any, verb: str, name: str) -> Any:
     return ranks.index(rank)
 
 
+def is_mpi4py(group: Any) -> bool:
+    """Whether it is a communicator of mpi4py, which is not imported for that."""
+    return any(kind.__module__.startswith("mpi4py") for kind in type(group).__mro__)
+
+
 def _torch_group(group: Any, verb: str) -> Any:
     """The torch process group that a ``group`` argument means."""
-    if type(group).__module__.startswith("mpi4py"):
-        raise UnsupportedError(f"{verb}: mpi4py communicators are not in this version of gcomm")
     try:
         dist = distributed()
     except ImportError as error:

@@ -7,13 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import Any
 
-from . import _lifecycle, _native
+from . import _lifecycle, _native, runtimes
 from ._arguments import parse_int, parse_rank, plain_text
 from ._arrays import Where
 from ._call import Timeout
 from ._codec import check_state, state_bytes
 from ._collectives import Collectives
 from .errors import CodecError, GcommError, UnsupportedError
+from .runtimes import Runtime
 
 __all__ = ["Communicator"]
 
@@ -28,9 +29,10 @@ _LINK_PATTERNS = {
 class Communicator(Collectives):
     """Ranks that make the same calls in the same order.
 
-    Made by :meth:`from_torch`, :meth:`from_env` or :meth:`local`; a context manager that closes at its end. The
-    verbs of the package are its methods, with ranks counted within the communicator. All of them may be called
-    from several threads; calls are carried out in the order in which they were made.
+    Made by :meth:`from_torch`, :meth:`from_mpi`, :meth:`from_env`, :meth:`from_runtime` or :meth:`local`; a
+    context manager that closes at its end. The verbs of the package are its methods, with ranks counted within
+    the communicator. All of them may be called from several threads; calls are carried out in the order in
+    which they were made.
 
     Every array is checked before anything is sent. Contiguous memory is used in place. Where a torch or numpy
     array is not contiguous, a copy travels and the result is copied back; ``stats["copied_bytes"]`` counts
@@ -93,11 +95,56 @@ class Communicator(Collectives):
         return cls(_native.env())
 
     @classmethod
-    def from_mpi(cls, comm: Any) -> Communicator:
-        """Not in this version."""
-        raise UnsupportedError(
-            "from_mpi: MPI is not in this version of gcomm; from_env() and from_torch() work"
-        )
+    def from_mpi(cls, comm: Any, transport: str = "auto") -> Communicator:
+        """A communicator of the ranks of an mpi4py communicator; a collective call.
+
+        gcomm works on duplicates of it and makes progress in threads of its own. Close it before MPI is
+        finalised (at the end of a Python program that happens by itself).
+
+        Parameters
+        ----------
+        comm : mpi4py.MPI.Intracomm
+            Any communicator within one group of processes.
+        transport : {"auto", "mpi", "mpi4py"}
+            "mpi": the native transport, on MPICH and all that keeps to its binary interface, or an MPI with
+            that of MPI 5. "mpi4py": mpi4py's own send and receive, under Python's lock, on any MPI; slower.
+            "auto" takes the first where it can; ``Communicator.transport`` says which it was.
+
+        Raises
+        ------
+        gcomm.errors.UnsupportedError
+            MPI was not initialised with ``MPI.THREAD_MULTIPLE``, or the native transport was asked for and
+            can't work with this MPI.
+        gcomm.errors.InvalidArgumentError
+            MPI.COMM_NULL, an intercommunicator, or MPI was finalised.
+        TypeError
+            It is no mpi4py communicator.
+        """
+        from . import _mpi
+
+        return cls(_mpi.connect(comm, transport))
+
+    @classmethod
+    def from_runtime(
+        cls, runtime: Runtime, rank: int, size: int, *, name: str = "callback", overhead_bytes: int = 0
+    ) -> Communicator:
+        """A communicator over a runtime's own messages.
+
+        Parameters
+        ----------
+        runtime : gcomm.runtimes.Runtime
+            Sends and receives bytes between the ranks. Every rank gives its own.
+        rank, size : int
+            Which rank this is, of how many.
+        name : str
+            What ``Communicator.transport`` says.
+        overhead_bytes : int
+            What the runtime adds to each message on the wire, for statistics.
+        """
+        where = Where("from_runtime", "size", None)
+        size = parse_int(size, where, 1, 2**31 - 1)
+        rank = parse_int(rank, Where("from_runtime", "rank", None), 0, size - 1)
+        return cls(runtimes.connect(runtime, rank, size, name, overhead_bytes))
 
     @classmethod
     def from_nccl(cls, unique_id: bytes, rank: int, size: int) -> Communicator:
@@ -123,7 +170,7 @@ class Communicator(Collectives):
 
     @property
     def transport(self) -> str:
-        """The name of what carries the bytes: "tcp", "local" or "torch"."""
+        """The name of what carries the bytes: "tcp", "local", "torch", "mpi" or "mpi4py"."""
         return self._transport
 
     def medium(self, peer: int) -> str:

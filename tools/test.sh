@@ -17,7 +17,7 @@ native() {  # configure, build and run the native tests of a CMake preset; more 
 
 case $tier in
 default)
-  setup torch,test -C build-dir=build/test -C cmake.define.GCOMM_BUILD_TESTS=ON -C cmake.define.GCOMM_BUILD_SHARED=ON \
+  setup torch,mpi,test -C build-dir=build/test -C cmake.define.GCOMM_BUILD_TESTS=ON -C cmake.define.GCOMM_BUILD_SHARED=ON \
     -C cmake.define.GCOMM_WERROR=ON
   say "layers"
   "$python" tools/check_layers.py
@@ -39,7 +39,7 @@ sanitize)
   native tsan
   ;;
 long)
-  setup torch,test -C build-dir=build/test -C cmake.define.GCOMM_BUILD_TESTS=ON -C cmake.define.GCOMM_BUILD_SHARED=ON
+  setup torch,mpi,test -C build-dir=build/test -C cmake.define.GCOMM_BUILD_TESTS=ON -C cmake.define.GCOMM_BUILD_SHARED=ON
   GCOMM_FUZZ_CASES=1000000 native asan -R fuzz --timeout 3600
   (cd tests && pytest -q python -m long --timeout 3600)
   ;;

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,9 +14,9 @@ from gcomm.cli import plots, present
 from gcomm.cli.bench_rank import BASELINE, Plan
 from gcomm.cli.buffers import ALIASES, DTYPES, REDUCIBLE, itemsize
 from gcomm.cli.collectives import COLLECTIVES, Collective
-from gcomm.cli.launch import Message, RankFailedError, Ranks, run_ranks
+from gcomm.cli.launch import Message, RankFailedError, Ranks, run_ranks, run_under_mpiexec
 from gcomm.cli.sizes import ByteSize, sweep
-from gcomm.cli.world import TRANSPORTS, have_torch, under_launcher
+from gcomm.cli.world import TRANSPORTS, have, have_torch, launched_size, under_launcher, under_mpiexec
 
 BYTES = ByteSize()
 DEFAULT_NPROC = 2
@@ -68,12 +67,17 @@ def output_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def number_of_ranks(nproc: int | None, transport: str) -> int:
-    """How many ranks to start, from --nproc and the environment (0: a launcher has started them)."""
-    launched = under_launcher()
+    """How many ranks to start, from --nproc and the environment (0: a launcher has started them).
+
+    MPI's ranks can only be started by mpiexec: without it, the whole command is run again under it.
+    """
+    if transport == "mpi" and not under_mpiexec():
+        raise SystemExit(run_under_mpiexec(nproc or DEFAULT_NPROC))
+    launched = under_launcher() or under_mpiexec()
     if launched and transport == "local":
         raise click.UsageError("--transport local starts its ranks as threads; run it without a launcher")
     if launched and nproc is not None:
-        raise click.UsageError("--nproc starts ranks, but RANK and WORLD_SIZE say that a launcher already has")
+        raise click.UsageError("--nproc starts ranks, but the environment says that a launcher already has")
     return 0 if launched else nproc or DEFAULT_NPROC
 
 
@@ -85,6 +89,10 @@ def require_transport(name: str) -> None:
                 "transport torch is not available: torch is not installed (pip install 'gcomm[torch]')"
             )
         return
+    if name == "mpi" and not have("mpi4py"):
+        raise click.UsageError(
+            "transport mpi is not available: mpi4py is not installed (pip install 'gcomm[mpi]')"
+        )
     row = next((row for row in gcomm.transports() if row.name == name), None)
     if row is None or not row.available:
         reason = row.reason if row is not None else "this build of gcomm has no such transport"
@@ -156,12 +164,14 @@ def _contenders(row: Collective, codec: str | None, dtype: str, baseline: str | 
 
 def _check_plan(plan: Plan, ranks: int, transport: str) -> None:
     row = COLLECTIVES[plan.collective]
-    ranks = ranks or int(os.environ["WORLD_SIZE"])
+    ranks = ranks or launched_size()
     if ranks == 1 and row.name == "send_recv":
         raise click.UsageError("send_recv needs at least 2 ranks")
     if plan.dtype == "bfloat16" and not have_torch():
         raise click.UsageError("bfloat16 needs torch, which is not installed: pip install 'gcomm[torch]'")
     if BASELINE in plan.contenders:
+        if transport == "mpi":
+            raise click.UsageError("--baseline torch needs ranks that torch can connect; not --transport mpi")
         if transport == "local":
             raise click.UsageError(
                 "--baseline torch needs ranks that are processes; --transport local has threads"

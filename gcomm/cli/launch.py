@@ -11,6 +11,7 @@ import contextlib
 import importlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -21,6 +22,8 @@ import traceback
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, cast
+
+import click
 
 import gcomm
 from gcomm.cli.world import World, open_world
@@ -72,7 +75,7 @@ class Ranks:
     Attributes
     ----------
     transport:
-        ``"tcp"``, ``"torch"`` or ``"local"``.
+        ``"tcp"``, ``"torch"``, ``"mpi"`` or ``"local"``.
     nproc:
         How many to start; 0 where a launcher has started them.
     torch_group:
@@ -165,6 +168,27 @@ def _run_threads(target: str, config: Message, nproc: int, on_message: _Listener
         raise RankFailedError(dict.fromkeys(failed, 1))
     for comm in comms:
         comm.close()
+
+
+def run_under_mpiexec(nproc: int) -> int:
+    """Run this command again, as nproc ranks of MPI's; its exit code."""
+    mpiexec = shutil.which("mpiexec", path=f"{os.path.dirname(sys.executable)}:{os.environ.get('PATH', '')}")
+    if mpiexec is None:
+        raise click.UsageError(
+            "--transport mpi: there is no mpiexec here (pip install 'gcomm[mpi]' brings one)"
+        )
+    words = list(sys.argv[1:])
+    for i, word in enumerate(words):
+        if word == "--nproc":
+            del words[i : i + 2]
+            break
+        if word.startswith("--nproc="):
+            del words[i]
+            break
+    return subprocess.call(
+        [mpiexec, "-n", str(nproc), sys.executable, "-m", "gcomm.cli", *words],
+        env={"OMP_NUM_THREADS": "1", **os.environ},
+    )
 
 
 # ---- processes -----------------------------------------------------------------------------------------------

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -66,26 +67,53 @@ def under_launcher() -> bool:
     return "RANK" in os.environ and "WORLD_SIZE" in os.environ
 
 
-def have_torch() -> bool:
-    """Whether torch can be imported (not whether it works)."""
+def under_mpiexec() -> bool:
+    """Whether MPICH's or Open MPI's launcher has made this process one rank of several."""
+    return _mpi_size() is not None
+
+
+def launched_size() -> int:
+    """How many ranks a launcher has started."""
+    return int(_mpi_size() or os.environ["WORLD_SIZE"])
+
+
+def _mpi_size() -> str | None:
+    return os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE")
+
+
+def have(package: str) -> bool:
+    """Whether a package can be imported (not whether it works)."""
     from importlib.util import find_spec
 
-    return find_spec("torch") is not None
+    return find_spec(package) is not None
+
+
+def have_torch() -> bool:
+    """Whether torch can be imported (not whether it works)."""
+    return have("torch")
 
 
 @contextlib.contextmanager
 def open_world(transport: str, *, torch_group: bool) -> Iterator[World]:
-    """The rank that this process is in the world that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.
+    """The rank that this process is in its launcher's world.
+
+    That is MPI's, or the one that RANK, WORLD_SIZE, MASTER_ADDR and MASTER_PORT describe.
 
     Parameters
     ----------
     transport:
-        ``"tcp"`` or ``"torch"``.
+        ``"tcp"``, ``"torch"`` or ``"mpi"``.
     torch_group:
         Make torch's default group too (gloo). ``"torch"`` always does.
     """
     torch_group = torch_group or transport == "torch"
-    if torch_group:
+    if transport != "mpi" and under_mpiexec():
+        _tell_others_of_mpi()
+    if transport == "mpi":
+        from mpi4py import MPI
+
+        comm = gcomm.Communicator.from_mpi(MPI.COMM_WORLD)
+    elif torch_group:
         import torch.distributed as dist
 
         dist.init_process_group("gloo")
@@ -101,3 +129,19 @@ def open_world(transport: str, *, torch_group: bool) -> Iterator[World]:
         comm.close()
         if torch_group:
             dist.destroy_process_group()
+
+
+def _tell_others_of_mpi() -> None:
+    """Set what torchrun would have set, for libraries that know nothing of MPI's launcher."""
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    place = None
+    if world.rank == 0:
+        with socket.socket() as probe:
+            probe.bind(("", 0))
+            place = (socket.gethostname(), str(probe.getsockname()[1]))
+    address, port = world.bcast(place)
+    if len(set(world.allgather(socket.gethostname()))) == 1:
+        address = "127.0.0.1"
+    os.environ.update(RANK=str(world.rank), WORLD_SIZE=str(world.size), MASTER_ADDR=address, MASTER_PORT=port)

@@ -6,6 +6,7 @@
 #include "comm/env.h"
 #include "transport/callback/callback.h"
 #include "transport/local/local.h"
+#include "transport/mpi/mpi.h"
 #include "transport/tcp/address.h"
 
 using gcomm::Code;
@@ -108,6 +109,16 @@ gcomm_result gcomm_comm_create_env(const gcomm_comm_config* config, gcomm_comm**
                             gcomm::comm::socket_interface(), with.slot_bytes,
                             gcomm::comm::deadline_after(with.timeout_s), gcomm::comm::tcp_shares_memory()),
         with.timeout_s);
+  });
+}
+
+gcomm_result gcomm_comm_create_mpi(const void* comm, size_t comm_bytes, const gcomm_comm_config* config,
+                                   gcomm_comm** out) {
+  return guard([&] {
+    required(out, "out") = nullptr;
+    if (comm == nullptr) throw Error(Code::kInvalid, "comm: NULL");
+    const Settings with = settings(config, gcomm::mpi_size(comm, comm_bytes), gcomm::kMpiDefaultSlot);
+    *out = make_handle(gcomm::make_mpi(comm, comm_bytes, with.slot_bytes), with.timeout_s);
   });
 }
 

@@ -42,6 +42,14 @@ class TicketPool {
     free_.push_back(record->index);
   }
 
+  // Those that were started and not awaited.
+  template <typename Visit>
+  void each_in_use(Visit visit) {
+    for (Record& record : records_) {
+      if (record.in_use) visit(record);
+    }
+  }
+
   static Ticket ticket_of(const Record& record) noexcept {
     return std::uint64_t{record.generation} << 32 | record.index;
   }

@@ -25,4 +25,9 @@ if(TARGET gcomm AND NOT GCOMM_SANITIZE)
                      -DCMAKE_CTEST_COMMAND=${CMAKE_CTEST_COMMAND} -P ${CMAKE_CURRENT_SOURCE_DIR}/capi_consumer.cmake)
     set_tests_properties(capi_consumer_${how} PROPERTIES TIMEOUT 300)
   endforeach()
+  add_test(NAME capi_mpi
+           COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR}
+                   -DSOURCE=${PROJECT_SOURCE_DIR}/examples/mpi_all_reduce.c
+                   -DWORK=${CMAKE_CURRENT_BINARY_DIR}/capi_mpi -P ${CMAKE_CURRENT_SOURCE_DIR}/capi_mpi.cmake)
+  set_tests_properties(capi_mpi PROPERTIES TIMEOUT 120 SKIP_REGULAR_EXPRESSION "^skipped: ")
 endif()

@@ -164,6 +164,14 @@ GCOMM_API gcomm_result gcomm_comm_create_tcp(gcomm_tcp_listener* listener, int32
  * MASTER_PORT .. MASTER_PORT + 15 (a launcher's own store may hold the first). */
 GCOMM_API gcomm_result gcomm_comm_create_env(const gcomm_comm_config* config, gcomm_comm** comm);
 
+/* Over MPI, on duplicates of the communicator that lies at `comm`; comm_bytes is sizeof(MPI_Comm). gcomm needs
+ * no MPI when it is built: it finds the library that the process has loaded, MPICH (and what keeps to its
+ * binary interface) or one with that of MPI 5; for others there are callbacks. Collective over the
+ * communicator, which must not be an intercommunicator. MPI must have been initialised with
+ * MPI_THREAD_MULTIPLE, and must not end before the gcomm_comm was closed. */
+GCOMM_API gcomm_result gcomm_comm_create_mpi(const void* comm, size_t comm_bytes,
+                                             const gcomm_comm_config* config, gcomm_comm** out);
+
 /* A host's own send and receive. Called from gcomm's threads, several at once. */
 typedef struct gcomm_p2p_op {
   int32_t is_recv;

@@ -167,6 +167,14 @@ class Communicator {
     check(gcomm_comm_create_env(&c, &comm));
     return Communicator(comm);
   }
+  // comm: an MPI_Comm. MPI must have been initialised with MPI_THREAD_MULTIPLE.
+  template <typename MpiComm>
+  static Communicator from_mpi(const MpiComm& mpi_comm, const Config& config = {}) {
+    const gcomm_comm_config c = config.c();
+    gcomm_comm* comm = nullptr;
+    check(gcomm_comm_create_mpi(&mpi_comm, sizeof mpi_comm, &c, &comm));
+    return Communicator(comm);
+  }
   static std::vector<Communicator> local(int n, const Config& config = {}) {
     const gcomm_comm_config c = config.c();
     std::vector<gcomm_comm*> made(n > 0 ? static_cast<std::size_t>(n) : 0);

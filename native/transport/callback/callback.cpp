@@ -1,7 +1,6 @@
 #include "transport/callback/callback.h"
 
 #include <algorithm>
-#include <array>
 #include <atomic>
 #include <condition_variable>
 #include <mutex>
@@ -11,6 +10,7 @@
 
 #include "transport/failures.h"
 #include "transport/fork.h"
+#include "transport/scratch.h"
 #include "transport/ticket_pool.h"
 
 namespace gcomm {
@@ -22,25 +22,6 @@ struct HostRecord : PoolRecord {
   std::uint64_t host_ticket = 0;
   int peer = 0;
   std::size_t bytes = 0;
-};
-
-// n values on the stack, or on the heap where a call is unusually long.
-template <typename T>
-class Scratch {
- public:
-  explicit Scratch(std::size_t n) {
-    if (n > few_.size()) many_.resize(n);
-    data_ = n > few_.size() ? many_.data() : few_.data();
-  }
-  Scratch(const Scratch&) = delete;
-  Scratch& operator=(const Scratch&) = delete;
-  T* data() noexcept { return data_; }
-  T& operator[](std::size_t i) noexcept { return data_[i]; }
-
- private:
-  T* data_;
-  std::array<T, 64> few_;
-  std::vector<T> many_;
 };
 
 class CallbackTransport final : public Transport {
