@@ -289,7 +289,6 @@ def test_codec_of_too_many_elements() -> None:
 
 def test_not_in_this_version() -> None:
     calls: list[Callable[[], Any]] = [
-        lambda: Communicator.from_mpi(None),
         lambda: Communicator.from_nccl(b"", 0, 1),
         lambda: Communicator.from_torch(transport="nccl"),
         lambda: Communicator.from_torch(two_level=True),

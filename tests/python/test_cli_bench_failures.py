@@ -125,7 +125,6 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run(
         (["barrier", "--codec", "fp8_e4m3"], "no data"),
         (["send_recv", "--nproc", "1"], "at least 2 ranks"),
         (["all_reduce", "--nproc", "0"], "--nproc"),
-        (["all_reduce", "--transport", "mpi"], "transport mpi is not available: "),
         (["all_reduce", "--transport", "nccl"], "transport nccl is not available: "),
         (["all_reduce", "--transport", "local", "--baseline", "torch"], "ranks that are processes"),
         (["all_reduce", "-m", "500"], "would overflow"),

@@ -123,7 +123,7 @@ def test_demo_usage_errors() -> None:
     for words, message in (
         (["--codecs", "fp9"], "fp9"),
         (["--steps", "0"], "--steps"),
-        (["--transport", "mpi"], "mpi"),
+        (["--transport", "nccl"], "nccl"),
     ):
         result = CliRunner().invoke(main, ["demo", *words])
         assert result.exit_code == 2, result.output
