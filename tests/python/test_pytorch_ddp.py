@@ -98,7 +98,7 @@ def test_parameters_have_the_same_bits_on_all_ranks(rank_pool: RankPools) -> Non
 @pytest.mark.long
 @pytest.mark.timeout(1800)
 def test_every_codec_for_200_steps(rank_pool: RankPools) -> None:
-    names = [row["name"] for row in gcomm.codecs() if row["available"]]
+    names = [row.name for row in gcomm.codecs() if row.available]
     codecs = [
         *names,
         *(f"gift+{name}" for name in names),

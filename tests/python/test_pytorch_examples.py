@@ -61,3 +61,13 @@ def test_unmodified_by_the_entry_point(tmp_path: Path) -> None:
 def test_fsdp2_with_the_backend_and_with_a_codec(arguments: tuple[str, ...]) -> None:
     register = "import gcomm._torch_backend as known; known.register()\n"
     check(run_script(register + program("fsdp2.py", *arguments), 2, env={"OMP_NUM_THREADS": "1"}))
+
+
+def test_ddp_with_a_hook() -> None:
+    first, second = run_script(program("ddp.py", "--codec", "gift+nvfp4"), 2, env={"OMP_NUM_THREADS": "1"})
+    assert (first.returncode, second.returncode) == (0, 0), first.stderr + second.stderr
+    training, evaluation = (float(each) for each in re.findall(r"loss (\S+)", first.stdout))
+    assert training < 4, first.stdout
+    assert evaluation < 3.6, first.stdout
+    assert re.search(r"parameter +codec +calls", first.stdout)
+    assert second.stdout == ""
