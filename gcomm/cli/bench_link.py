@@ -89,7 +89,8 @@ def link(**options: Any) -> None:
     """Measure the bare transport between every pair of ranks.
 
     Latency is half of a ping-pong's round trip; bandwidth is that of one message there and a byte back (one
-    way), and of one message in each direction at once (both ways). Medians; GB/s = 10^9 bytes a second.
+    way), and of one message in each direction at once (both ways). Medians; GB/s = 10^9 bytes a second. With
+    more than two ranks, matrices of all pairs follow, and --plot draws them as heat maps.
     """
     transport = options["transport"]
     require_transport(transport)
@@ -125,6 +126,32 @@ def link(**options: Any) -> None:
         _show(rows, options["json_file"], options["plot"])
 
 
+def matrix(rows: list[present.Row], key: str, nbytes: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+    """A figure of messages of one size between all pairs, (ranks, ranks); NaN on the diagonal."""
+    size = rows[0]["world_size"]
+    pairs = np.full((size, size), np.nan)
+    for row in rows:
+        if row["bytes"] == nbytes:
+            pairs[row["initiator"], row["peer"]] = pairs[row["peer"], row["initiator"]] = row[key]
+    return pairs
+
+
+def _matrix_table(rows: list[present.Row], key: str, nbytes: int, title: str) -> Table:
+    """All pairs at a glance; the worst is red."""
+    pairs = matrix(rows, key, nbytes)
+    worst = np.nanmax(pairs) if key == "latency_us" else np.nanmin(pairs)
+    table = Table(title=f"{title}, {format_bytes(nbytes)}")
+    for heading in ("rank", *map(str, range(len(pairs)))):
+        table.add_column(heading, justify="right")
+    for rank, values in enumerate(pairs):
+        texts = ["-" if np.isnan(value) else f"{value:.3g}" for value in values]
+        cells = [
+            f"[red]{text}[/red]" if value == worst else text for text, value in zip(texts, values, strict=True)
+        ]
+        table.add_row(str(rank), *cells)
+    return table
+
+
 def _show(rows: list[present.Row], json_file: str | None, plot: str | None) -> None:
     if json_file != "-":
         first = rows[0]
@@ -141,8 +168,25 @@ def _show(rows: list[present.Row], json_file: str | None, plot: str | None) -> N
                 *(f"{row[key]:.1f}" for key in ("latency_us", "latency_us_min", "latency_us_max")),
                 *(f"{row[key]:.3f}" for key in ("one_way_gbps", "bidirectional_gbps")),
             )
-        present.table_console().print(table)
+        console = present.table_console()
+        console.print(table)
+        if first["world_size"] > 2:
+            sizes = [row["bytes"] for row in rows]
+            console.print(_matrix_table(rows, "latency_us", min(sizes), "latency us"))
+            console.print(_matrix_table(rows, "one_way_gbps", max(sizes), "one way GB/s"))
     if json_file:
         present.write_json(rows, json_file)
     if plot:
-        plots.plot_link(rows, plot)
+        if rows[0]["world_size"] > 2:
+            sizes = [row["bytes"] for row in rows]
+            plots.plot_link_matrix(
+                [
+                    ("half a round trip (us)", min(sizes), matrix(rows, "latency_us", min(sizes))),
+                    ("one way (GB/s)", max(sizes), matrix(rows, "one_way_gbps", max(sizes))),
+                    ("both ways (GB/s)", max(sizes), matrix(rows, "bidirectional_gbps", max(sizes))),
+                ],
+                f"link, {rows[0]['world_size']} ranks, {rows[0]['transport']}",
+                plot,
+            )
+        else:
+            plots.plot_link(rows, plot)

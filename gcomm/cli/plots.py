@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import click
+import numpy as np
+import numpy.typing as npt
 
 from gcomm.cli.sizes import format_bytes
 
@@ -129,4 +131,21 @@ def plot_link(rows: Sequence[Row], path: str) -> None:
         _size_axis(axes, sizes)
         axes.legend()
     figure.suptitle(f"link, {rows[0]['world_size']} ranks, {rows[0]['transport']}", fontsize=12)
+    save_figure(figure, path)
+
+
+def plot_link_matrix(parts: Sequence[tuple[str, int, npt.NDArray[np.float64]]], title: str, path: str) -> None:
+    """Heat maps of all pairs of ranks; each part is what is shown, the message's bytes, and (ranks, ranks)."""
+    figure, panels = new_figure(len(parts), 5.0 * len(parts))
+    for axes, (label, nbytes, pairs) in zip(panels, parts, strict=True):
+        image = axes.imshow(pairs, cmap="viridis_r" if "(us)" in label else "viridis")
+        figure.colorbar(image, ax=axes, shrink=0.8)
+        axes.set_title(f"{label}, {format_bytes(nbytes)}", fontsize=10)
+        axes.set_xticks(range(len(pairs)))
+        axes.set_yticks(range(len(pairs)))
+        axes.set_xlabel("rank")
+        if len(pairs) <= 16:
+            for i, j in np.argwhere(~np.isnan(pairs)):
+                axes.text(j, i, f"{pairs[i, j]:.3g}", ha="center", va="center", fontsize=8, color="white")
+    figure.suptitle(title, fontsize=12)
     save_figure(figure, path)

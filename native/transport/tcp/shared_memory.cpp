@@ -22,21 +22,14 @@ constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr std::size_t kMostRing = std::size_t{1} << 20;
 constexpr std::size_t kLeastRing = std::size_t{64} << 10;
 constexpr std::size_t kAllRings = std::size_t{8} << 20;
-constexpr std::size_t kAckRing = std::size_t{16} << 10;
 
 std::size_t ring_bytes(std::size_t slot, int size) {
   const std::size_t share = std::bit_floor(kAllRings / static_cast<std::size_t>(std::max(size - 1, 1)));
   return std::max(std::min({std::bit_ceil(2 * slot), share, kMostRing}), kLeastRing);
 }
 
-std::size_t lane_bytes(Lane lane, std::size_t ring) { return lane == Lane::kAck ? kAckRing : ring; }
-
 // Pages are given when they are first touched: lanes without traffic take none.
-std::size_t total_bytes(std::size_t ring) {
-  std::size_t bytes = kPage;  // the controls
-  for (int lane = 0; lane < kLaneCount; ++lane) bytes += 2 * lane_bytes(Lane(lane), ring);
-  return bytes;
-}
+std::size_t total_bytes(std::size_t ring) { return kPage + 2 * kLaneCount * ring; }  // a page for the controls
 
 static_assert(2 * kLaneCount * sizeof(RingControl) <= kPage);
 
@@ -78,12 +71,8 @@ SharedMemory SharedMemory::map(Fd fd, std::size_t ring) {
 }
 
 RingPlace SharedMemory::ring(Lane lane, RingEnd writer) const noexcept {
-  const auto side = static_cast<std::size_t>(writer);
-  std::byte* data = start_ + kPage;
-  for (int before = 0; before < static_cast<int>(lane); ++before) data += 2 * lane_bytes(Lane(before), ring_);
-  const std::size_t capacity = lane_bytes(lane, ring_);
-  auto* controls = reinterpret_cast<RingControl*>(start_);
-  return {controls + 2 * static_cast<std::size_t>(lane) + side, data + side * capacity, capacity};
+  const std::size_t index = 2 * static_cast<std::size_t>(lane) + static_cast<std::size_t>(writer);
+  return {reinterpret_cast<RingControl*>(start_) + index, start_ + kPage + index * ring_, ring_};
 }
 
 void SharedMemory::unmap() noexcept {

@@ -43,7 +43,7 @@ class SharedMemory {
 
   Fd fd_;
   std::byte* start_ = nullptr;
-  std::size_t ring_ = 0;     // bytes of one, but for the lane of answers
+  std::size_t ring_ = 0;     // bytes of one
   unsigned generation_ = 0;  // of fork(): a child has no mapping
 };
 
