@@ -11,7 +11,8 @@ import click
 
 import gcomm
 from gcomm.cli import plots, present
-from gcomm.cli.bench_rank import BASELINE, Plan
+from gcomm.cli.baselines import BASELINES
+from gcomm.cli.bench_rank import Plan
 from gcomm.cli.buffers import ALIASES, DTYPES, REDUCIBLE, itemsize
 from gcomm.cli.collectives import COLLECTIVES, Collective
 from gcomm.cli.launch import Message, RankFailedError, Ranks, run_ranks, run_under_mpiexec
@@ -159,7 +160,12 @@ def _contenders(row: Collective, codec: str | None, dtype: str, baseline: str | 
             raise click.UsageError(
                 f"codecs take {', '.join(REDUCIBLE)}; {dtype} travels as it is (--codec none)"
             )
-    return [*names, *([BASELINE] if baseline else [])]
+    if baseline is None:
+        return names
+    summed = BASELINES[f"baseline:{baseline}"].dtypes
+    if row.reduces and dtype not in summed:
+        raise click.UsageError(f"--baseline {baseline} sums {', '.join(summed)}, not {dtype}")
+    return [*names, f"baseline:{baseline}"]
 
 
 def _check_plan(plan: Plan, ranks: int, transport: str) -> None:
@@ -169,9 +175,11 @@ def _check_plan(plan: Plan, ranks: int, transport: str) -> None:
         raise click.UsageError("send_recv needs at least 2 ranks")
     if plan.dtype == "bfloat16" and not have_torch():
         raise click.UsageError("bfloat16 needs torch, which is not installed: pip install 'gcomm[torch]'")
-    if BASELINE in plan.contenders:
+    if "baseline:mpi" in plan.contenders and transport != "mpi":
+        raise click.UsageError("--baseline mpi needs MPI's own ranks: --transport mpi")
+    if "baseline:torch" in plan.contenders:
         if transport == "mpi":
-            raise click.UsageError("--baseline torch needs ranks that torch can connect; not --transport mpi")
+            raise click.UsageError("--baseline torch needs ranks that torch connects, not --transport mpi")
         if transport == "local":
             raise click.UsageError(
                 "--baseline torch needs ranks that are processes; --transport local has threads"
@@ -259,7 +267,7 @@ def _collect(plan: Plan, ranks: int, transport: str, *, quiet: bool, extremes: b
             run_ranks(
                 "gcomm.cli.bench_rank:measure",
                 dataclasses.asdict(plan),
-                Ranks(transport, ranks, torch_group=BASELINE in plan.contenders),
+                Ranks(transport, ranks, torch_group="baseline:torch" in plan.contenders),
                 on_message,
             )
     return rows
@@ -320,7 +328,9 @@ def _collective_command(row: Collective) -> click.Command:
     )
     @click.option("--codec", metavar="A,B,...", help="Codecs; none is exact.  [default: none,fp8_e4m3]")
     @click.option(
-        "--baseline", type=click.Choice(["torch"]), help="Measure torch.distributed (gloo) in turn with ours."
+        "--baseline",
+        type=click.Choice(["torch", "mpi"]),
+        help="Measure torch.distributed (gloo), or MPI's own collectives, in turn with ours.",
     )
     @click.option("--extremes", is_flag=True, help="Show the fastest and slowest iteration, too.")
     @rank_options

@@ -21,12 +21,12 @@ import numpy.typing as npt
 
 import gcomm
 from gcomm.cli import oracle
+from gcomm.cli.baselines import BASELINES
 from gcomm.cli.buffers import REDUCIBLE, SLICE, Buffer, as_float32, filled, generate, itemsize
 from gcomm.cli.collectives import COLLECTIVES, Call, Collective
 from gcomm.cli.launch import Emit, Message
 from gcomm.cli.world import World
 
-BASELINE = "baseline:torch"
 TILE = oracle.TILE
 
 
@@ -62,8 +62,8 @@ class Contender:
 
     @property
     def is_baseline(self) -> bool:
-        """Whether torch does the work."""
-        return self.name == BASELINE
+        """Whether another library does the work."""
+        return self.name in BASELINES
 
     @property
     def rule(self) -> oracle.Rule:
@@ -78,18 +78,15 @@ class Contender:
     def barrier(self) -> None:
         """All ranks meet, by the means of the contender's own library."""
         if self.is_baseline:
-            import torch.distributed as dist
-
-            dist.barrier()
+            BASELINES[self.name].calls["barrier"](self.work_input, self.output, self.plan.op)
         else:
             self.world.barrier()
 
     def bind(self) -> Callable[[], None]:
         """The call to time, with everything looked up beforehand."""
         if self.is_baseline:
-            run, op = self.row.torch, self.plan.op
-            tensor, output = self.work_input.tensor, self.output.tensor
-            return lambda: run(tensor, output, op)
+            run, op = BASELINES[self.name].calls[self.row.name], self.plan.op
+            return lambda: run(self.work_input, self.output, op)
         call = self._call(self._key("bench"), async_op=False)
         return lambda: _discard(self.row.run(call))
 
@@ -191,7 +188,9 @@ def _json_row(contender: Contender, count: int, slowest: npt.NDArray[np.float64]
     algbw = total / seconds / 1e9
     return {
         "collective": row.name,
-        "transport": contender.world.comm.transport if not contender.is_baseline else "gloo",
+        "transport": (
+            BASELINES[contender.name].transport if contender.is_baseline else contender.world.comm.transport
+        ),
         "world_size": ranks,
         "codec": contender.name,
         "dtype": plan.dtype,

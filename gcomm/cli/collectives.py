@@ -59,8 +59,6 @@ class Collective:
         take that part of every rank's input.
     run:
         Starts the call; returns its works (none where the call has already completed).
-    torch:
-        The same by torch.distributed: ``(input, output, op)``.
     """
 
     name: str
@@ -73,7 +71,6 @@ class Collective:
     parts_out: Callable[[int], int]
     source: Callable[[int, int, int], tuple[int, int]]
     run: Callable[[Call], Works]
-    torch: Callable[[Any, Any, str], None]
 
 
 def _works(*works: gcomm.Work | None) -> Works:
@@ -123,61 +120,6 @@ def _barrier(call: Call) -> Works:
     return _works(gcomm.barrier(call.comm, async_op=call.async_op))
 
 
-def _torch_all_reduce(tensor: Any, _output: Any, op: str) -> None:
-    import torch.distributed as dist
-
-    dist.all_reduce(tensor)
-    if op == "avg":  # gloo has no average; this is what a training loop does
-        tensor.div_(dist.get_world_size())
-
-
-def _newest(module: Any, *names: str) -> Any:
-    """The first of these functions that this version of torch has; the others are its older names."""
-    return next(getattr(module, name) for name in names if hasattr(module, name))
-
-
-def _torch_reduce_scatter(tensor: Any, output: Any, op: str) -> None:
-    import torch.distributed as dist
-
-    _newest(dist, "reduce_scatter_single", "reduce_scatter_tensor")(output, tensor)
-    if op == "avg":
-        output.div_(dist.get_world_size())
-
-
-def _torch_all_gather(tensor: Any, output: Any, _op: str) -> None:
-    import torch.distributed as dist
-
-    _newest(dist, "all_gather_single", "all_gather_into_tensor")(output, tensor)
-
-
-def _torch_all_to_all(tensor: Any, output: Any, _op: str) -> None:
-    import torch.distributed as dist
-
-    dist.all_to_all_single(output, tensor)
-
-
-def _torch_broadcast(tensor: Any, _output: Any, _op: str) -> None:
-    import torch.distributed as dist
-
-    dist.broadcast(tensor, 0)
-
-
-def _torch_send_recv(tensor: Any, output: Any, _op: str) -> None:
-    import torch.distributed as dist
-
-    rank, size = dist.get_rank(), dist.get_world_size()
-    works = [dist.irecv(output, (rank - 1) % size), dist.isend(tensor, (rank + 1) % size)]
-    for work in works:
-        if work is not None:
-            work.wait()
-
-
-def _torch_barrier(_tensor: Any, _output: Any, _op: str) -> None:
-    import torch.distributed as dist
-
-    dist.barrier()
-
-
 def _one(_size: int) -> int:
     return 1
 
@@ -212,7 +154,6 @@ COLLECTIVES = {
             parts_out=_one,
             source=lambda _rank, _size, _part: (0, 0),
             run=_all_reduce,
-            torch=_torch_all_reduce,
         ),
         Collective(
             "reduce_scatter",
@@ -225,7 +166,6 @@ COLLECTIVES = {
             parts_out=_one,
             source=lambda rank, _size, _part: (0, rank),
             run=_reduce_scatter,
-            torch=_torch_reduce_scatter,
         ),
         Collective(
             "all_gather",
@@ -238,7 +178,6 @@ COLLECTIVES = {
             parts_out=_ranks,
             source=lambda _rank, _size, part: (part, 0),
             run=_all_gather,
-            torch=_torch_all_gather,
         ),
         Collective(
             "all_to_all",
@@ -251,7 +190,6 @@ COLLECTIVES = {
             parts_out=_ranks,
             source=lambda rank, _size, part: (part, rank),
             run=_all_to_all,
-            torch=_torch_all_to_all,
         ),
         Collective(
             "broadcast",
@@ -264,7 +202,6 @@ COLLECTIVES = {
             parts_out=_one,
             source=lambda _rank, _size, _part: (0, 0),
             run=_broadcast,
-            torch=_torch_broadcast,
         ),
         Collective(
             "send_recv",
@@ -277,7 +214,6 @@ COLLECTIVES = {
             parts_out=_one,
             source=lambda rank, size, _part: ((rank - 1) % size, 0),
             run=_send_recv,
-            torch=_torch_send_recv,
         ),
         Collective(
             "barrier",
@@ -290,7 +226,6 @@ COLLECTIVES = {
             parts_out=_none,
             source=lambda _rank, _size, _part: (0, 0),
             run=_barrier,
-            torch=_torch_barrier,
         ),
     )
 }

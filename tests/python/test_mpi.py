@@ -142,6 +142,20 @@ def test_bench(transport: str, launcher: list[str]) -> None:
     assert {(row["transport"], row["world_size"], row["wrong"]) for row in rows} == {(transport, 2, 0)}
 
 
+@pytest.mark.parametrize(
+    "name", ["all_reduce", "reduce_scatter", "all_gather", "all_to_all", "broadcast", "send_recv"]
+)
+def test_baseline(name: str) -> None:
+    command = [sys.executable, "-m", "gcomm.cli", "bench", name, "--transport", "mpi", "--baseline", "mpi"]
+    finished = subprocess.run(
+        [*command, "-b", "64K", "-n", "3", "-w", "1", "--codec", "none", "--op", "avg", "--json", "-"],
+        env=environment(), capture_output=True, text=True, timeout=120, check=True,
+    )  # fmt: skip
+    ours, theirs = json.loads(finished.stdout)
+    assert (ours["codec"], theirs["codec"], theirs["transport"]) == ("none", "baseline:mpi", "mpi")
+    assert (ours["wrong"], theirs["wrong"]) == (0, 0)
+
+
 def test_doctor_tells_of_two_wheels(monkeypatch: pytest.MonkeyPatch) -> None:
     from importlib import metadata
 
