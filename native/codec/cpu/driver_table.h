@@ -53,9 +53,14 @@ struct FloatTile {
       V::store(residual + i, lost(V::load(x + i), V::load(decoded + i)));
     }
     if (i < count) {
-      alignas(64) float tail[kLanes];
-      V::store(tail, lost(V::load(x + i), V::load(decoded + i)));
-      __builtin_memcpy(residual + i, tail, (count - i) * sizeof(float));
+      // decoded may be the caller's own memory, which ends here.
+      const std::size_t rest = (count - i) * sizeof(float);
+      alignas(64) float tail[kLanes] = {};
+      alignas(64) float decoded_tail[kLanes] = {};
+      __builtin_memcpy(tail, x + i, rest);
+      __builtin_memcpy(decoded_tail, decoded + i, rest);
+      V::store(tail, lost(V::load(tail), V::load(decoded_tail)));
+      __builtin_memcpy(residual + i, tail, rest);
     }
   }
 
