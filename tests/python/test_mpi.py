@@ -109,6 +109,16 @@ def test_thread_level_that_is_too_low() -> None:
     assert "rank 0 has initialised MPI with MPI_THREAD_SERIALIZED" in second
 
 
+def test_numpy_example() -> None:
+    finished = subprocess.run(
+        [MPIEXEC, "-n", "3", sys.executable, HERE.parents[1] / "examples" / "mpi_numpy.py"],
+        env=environment(), capture_output=True, text=True, timeout=60, check=True,
+    )  # fmt: skip
+    (line,) = finished.stdout.splitlines()
+    assert line.startswith("3 ranks: MPI ")
+    assert 0.01 < float(line.split()[-1]) < 0.2
+
+
 @pytest.mark.parametrize("launcher", [[], [str(MPIEXEC), "-n", "2"]])
 @pytest.mark.parametrize("transport", ["mpi", "tcp"])
 def test_bench(transport: str, launcher: list[str]) -> None:
