@@ -123,8 +123,12 @@ def _mpi() -> Case:
     return Case(
         "all_reduce_mpi_2",
         "all_reduce of 64 MiB fp32 over MPI (shared memory), 2 ranks, against MPI_Allreduce",
-        "mpiexec -n 2 python -m benchmarks.programs.mpi",
-        (Target("fp8_e4m3 times faster than MPI", _speedup("fp8_e4m3", MIB_64, baseline="baseline:mpi"), 2.0),),
+        "gcomm bench all_reduce --nproc 2 --transport mpi -b 64M -n 20 -w 3 "
+        "--codec fp8_e4m3,nvfp4 --baseline mpi",
+        tuple(
+            Target(f"{codec} times faster than MPI", _speedup(codec, MIB_64, baseline="baseline:mpi"), 2.0)
+            for codec in ("fp8_e4m3", "nvfp4")
+        ),
         runs=5,
     )
 
@@ -133,7 +137,7 @@ def _mpi_slow_link() -> Case:
     return Case(
         "all_reduce_mpi_1gbit_2",
         "all_reduce of 64 MiB fp32 over MPI on a 1 Gbit/s link, 2 ranks, against MPI_Allreduce",
-        "python -m benchmarks.programs.mpi --turns 5",
+        "gcomm bench all_reduce --transport mpi -b 64M -n 5 -w 1 --codec fp8_e4m3,nvfp4 --baseline mpi",
         tuple(
             Target(
                 f"{codec} speed-up / {limit}",

@@ -34,10 +34,10 @@ def connect(comm: Any, transport: str) -> _native.Comm:
             # transport tells.
             if transport == "mpi":
                 raise
-    from ._mpi_transport import Mpi4pyTransport
+    from . import runtimes
+    from ._mpi_transport import Mpi4pyRuntime
 
-    host = Mpi4pyTransport(mpi, comm)
-    return _native.callbacks(host, "mpi4py", comm.Get_rank(), comm.Get_size(), 0)
+    return runtimes.connect(Mpi4pyRuntime(mpi, comm), comm.Get_rank(), comm.Get_size(), "mpi4py", 0)
 
 
 def communicator_of(comm: Any) -> Communicator:

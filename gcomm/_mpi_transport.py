@@ -6,18 +6,15 @@ which ranks tell each other why they fail. MPI has no wait with a deadline: a wa
 
 from __future__ import annotations
 
-import json
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from ._rendezvous import Deadline
-
-_OK = 0
-_TIMEOUT = 3
-_PEER_LOST = 4
-_ABORTED = 7
+from .errors import AbortedError, GcommError, PeerLostError, TimeoutError
+from .runtimes import Op
 
 _LANES = 3
 # How often a wait looks for messages before it begins to sleep in between.
@@ -26,25 +23,16 @@ _PAUSE_S = 50e-6
 # What a closing rank grants its last sends.
 _CLOSE_S = 2.0
 
-Op = tuple[bool, int, int, int, int]
 
-
-class Failure(NamedTuple):
-    """As bindings/callbacks.cpp takes it."""
-
-    result: int
-    text: str
-    rank: int  # at fault, or -1
-
-
-class _Transfer(NamedTuple):
+@dataclass(frozen=True, eq=False)  # a set tells them apart by identity: requests can't be hashed
+class _Transfer:
     request: Any
     peer: int
     receives: bool
 
 
-class Mpi4pyTransport:
-    """What bindings/callbacks.cpp calls, from several threads."""
+class Mpi4pyRuntime:
+    """A :class:`gcomm.runtimes.Runtime` over an mpi4py communicator."""
 
     def __init__(self, mpi: Any, comm: Any) -> None:
         self._mpi = mpi
@@ -54,70 +42,63 @@ class Mpi4pyTransport:
         for made in self._comms:
             made.Set_errhandler(mpi.ERRORS_RETURN)
         self._control = self._comms[-1]
-        self._next_ticket = 0
-        self._pending: dict[int, _Transfer] = {}  # by ticket
-        self._notices: list[Any] = []  # requests under way, with their bytes
-        self._failure: Failure | None = None
+        self._under_way: set[_Transfer] = set()
+        self._notices: list[Any] = []  # requests of what is told to peers
+        self._failure: GcommError | None = None
         self._lock = threading.Lock()
 
-    def post(self, ops: Sequence[Op]) -> tuple[int, int, str, int]:
-        """Starts transfers: (result, first ticket, text, rank at fault or -1)."""
+    def post(self, ops: Sequence[Op]) -> list[_Transfer]:
+        """Start messages."""
         if self._failure is not None:
-            return self._failure.result, 0, self._failure.text, self._failure.rank
-        byte = self._mpi.BYTE
-        started: list[_Transfer] = []
+            raise self._failure
+        started = []
         peer = -1
         try:
-            for is_recv, lane, peer, address, size in ops:
-                part = [self._mpi.buffer.fromaddress(address, size), size, byte]
+            for receives, lane, peer, data in ops:
+                part = [data, len(data), self._mpi.BYTE]
                 comm = self._comms[lane]
-                request = comm.Irecv(part, peer) if is_recv else comm.Isend(part, peer)
-                started.append(_Transfer(request, peer, is_recv))
+                request = comm.Irecv(part, peer) if receives else comm.Isend(part, peer)
+                started.append(_Transfer(request, peer, receives))
         except self._mpi.Exception as error:
-            failure = self._fail(_lost(peer, error))
-            return failure.result, 0, failure.text, failure.rank
-        with self._lock:
-            first = self._next_ticket
-            self._next_ticket += len(started)
-            self._pending.update(enumerate(started, first))
-        return _OK, first, "", -1
+            raise self._fail(_lost(peer, error)) from None
+        finally:
+            with self._lock:
+                self._under_way.update(started)
+        return started
 
-    def wait_all(self, tickets: Sequence[int], timeout_s: float) -> tuple[int, str, int]:
-        """Waits for transfers: (result, text, rank at fault or -1)."""
-        deadline = Deadline(timeout_s)
-        with self._lock:
-            waiting = [self._pending.pop(ticket) for ticket in tickets]
+    def wait(self, tickets: Sequence[_Transfer], timeout: float) -> None:
+        """Wait until these messages have been carried."""
+        deadline = Deadline(timeout)
+        left = list(tickets)
         looks = 0
-        while True:
-            waiting, failure = self._still_waiting(waiting)
-            if not waiting and failure is None:
-                return _OK, "", -1
-            failure = failure or self._failure or self._heard()
-            if failure is None and deadline.passed:
-                late = sorted({transfer.peer for transfer in waiting})
-                text = f"no message from rank {', '.join(map(str, late))} within {timeout_s:.3g} s"
-                failure = self._fail(Failure(_TIMEOUT, text, late[0] if len(late) == 1 else -1))
-            if failure is not None:
-                return failure
+        while left := self._not_carried(left):
+            if self._failure is not None or self._heard():
+                raise self._failure  # type: ignore[misc]  # set where heard
+            if deadline.passed:
+                late = sorted({transfer.peer for transfer in left})
+                text = f"no message from rank {', '.join(map(str, late))} within {timeout:.3g} s"
+                raise self._fail(TimeoutError(text, late[0] if len(late) == 1 else None))
             looks += 1
             time.sleep(0 if looks < _EAGER_LOOKS else _PAUSE_S)
+        with self._lock:
+            self._under_way.difference_update(tickets)
 
     def abort(self) -> None:
-        """Fails everything that is pending, here and on the peers."""
-        self._fail(Failure(_ABORTED, f"rank {self._rank} aborted the communicator", self._rank))
+        """Fail everything that is pending, here and on the peers."""
+        self._fail(AbortedError(f"rank {self._rank} aborted the communicator", self._rank))
 
     def close(self) -> None:
-        """Nothing comes after it. The duplicates are left to MPI's end: a peer may still be sending."""
+        """The end. The duplicates are left to MPI's end: a peer may still be sending."""
         deadline = Deadline(_CLOSE_S)
-        leaving = [request for request, _ in self._notices]
+        leaving = list(self._notices)
         if self._failure is None:
-            leaving += [transfer.request for transfer in self._pending.values() if not transfer.receives]
+            leaving += [transfer.request for transfer in self._under_way if not transfer.receives]
         self._wait_for(leaving, deadline)
-        coming = [transfer.request for transfer in self._pending.values() if transfer.receives]
+        coming = [transfer.request for transfer in self._under_way if transfer.receives]
         for request in coming:
             request.Cancel()
         self._wait_for(coming, deadline)
-        self._pending.clear()
+        self._under_way.clear()
 
     def _wait_for(self, requests: list[Any], deadline: Deadline) -> None:
         try:
@@ -127,42 +108,41 @@ class Mpi4pyTransport:
         except self._mpi.Exception:
             return  # with a peer that is lost there is nothing left to wait for
 
-    def _still_waiting(self, waiting: list[_Transfer]) -> tuple[list[_Transfer], Failure | None]:
+    def _not_carried(self, transfers: list[_Transfer]) -> list[_Transfer]:
         left = []
-        for transfer in waiting:
+        for transfer in transfers:
             try:
                 if not transfer.request.Test():
                     left.append(transfer)
             except self._mpi.Exception as error:
-                return waiting, self._fail(_lost(transfer.peer, error))
-        return left, None
+                raise self._fail(_lost(transfer.peer, error)) from None
+        return left
 
-    def _heard(self) -> Failure | None:
-        """What a peer says about its failure."""
+    def _heard(self) -> bool:
+        """Whether a peer tells of its failure, which is this rank's from now on."""
         with self._lock:
             try:
                 if not self._control.Iprobe():
-                    return None
-                self._failure = Failure(*json.loads(self._control.recv()))
+                    return False
+                self._failure = self._control.recv()
             except self._mpi.Exception:
-                return None
-        return self._failure
+                return False
+        return True
 
-    def _fail(self, failure: Failure) -> Failure:
+    def _fail(self, failure: GcommError) -> GcommError:
         """The failure that came first, after telling the others if it is this one."""
         with self._lock:
             if self._failure is not None:
                 return self._failure
             self._failure = failure
-        text = json.dumps(failure)
         for peer in range(self._size):
             if peer != self._rank:
                 try:
-                    self._notices.append((self._control.isend(text, peer), text))
+                    self._notices.append(self._control.isend(failure, peer))
                 except self._mpi.Exception:
                     continue
         return failure
 
 
-def _lost(peer: int, error: Exception) -> Failure:
-    return Failure(_PEER_LOST, f"rank {peer} ended or its connection broke (MPI: {error})", peer)
+def _lost(peer: int, error: Exception) -> PeerLostError:
+    return PeerLostError(f"rank {peer} ended or its connection broke (MPI: {error})", peer)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import socket
+import sys
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -86,7 +87,8 @@ def to_group_rank(group: Any, rank: Any, verb: str, name: str) -> Any:
 
 def is_mpi4py(group: Any) -> bool:
     """Whether it is a communicator of mpi4py, which is not imported for that."""
-    return any(kind.__module__.startswith("mpi4py") for kind in type(group).__mro__)
+    mpi = sys.modules.get("mpi4py.MPI")
+    return mpi is not None and isinstance(group, mpi.Comm)
 
 
 def _torch_group(group: Any, verb: str) -> Any:

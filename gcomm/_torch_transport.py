@@ -21,17 +21,12 @@ import select
 import socket
 import threading
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 from . import _native
 from ._rendezvous import Deadline, distributed, group_store, within
+from ._results import ABORTED, INTERNAL, OK, PEER_LOST, TIMEOUT, Failure, Op
 from .errors import PeerLostError, UnsupportedError
-
-_OK = 0
-_TIMEOUT = 3
-_PEER_LOST = 4
-_ABORTED = 7
-_INTERNAL = 11
 
 # What gloo sends beside a message: its own preamble, and the two notices by which both ends agree to transfer.
 _OVERHEAD_BYTES = 3 * 48
@@ -47,16 +42,6 @@ _ENDING_S = 0.05
 # What gloo says.
 _LATE = re.compile(r"[Tt]imed out|[Tt]imeout")
 _LOST = re.compile(r"[Cc]onnection|reset by peer|Broken pipe|closed")
-
-Op = tuple[bool, int, int, int, int]
-
-
-class Failure(NamedTuple):
-    """As bindings/callbacks.cpp takes it."""
-
-    result: int
-    text: str
-    rank: int  # at fault, or -1
 
 
 def connect_gloo(group: Any, token: str, deadline: Deadline, verb: str) -> _native.Comm:
@@ -107,7 +92,7 @@ class Board:
 
     def look(self) -> Failure | None:
         """The first failure, if there is one."""
-        lost = Failure(_PEER_LOST, "the process that has the group's store was lost", -1)
+        lost = Failure(PEER_LOST, "the process that has the group's store was lost", -1)
         if self._gone():
             return lost
         try:
@@ -171,7 +156,7 @@ class GlooTransport:
             first = self._next_ticket
             self._next_ticket += len(started)
             self._pending.update(enumerate(started, first))
-        return _OK, first, "", -1
+        return OK, first, "", -1
 
     def wait_all(self, tickets: Sequence[int], timeout_s: float) -> tuple[int, str, int]:
         """Waits for transfers: (result, text, rank at fault or -1)."""
@@ -190,13 +175,13 @@ class GlooTransport:
                     self._failed.append(work)
         finally:
             self._waits.discard(number)
-        return (_OK, "", -1) if not errors else self._fail(errors, timeout_s)
+        return (OK, "", -1) if not errors else self._fail(errors, timeout_s)
 
     def abort(self) -> None:
         """Fails everything that is pending, here and on the peers."""
         if self._failure is None:
             self._failure = self._board.first(
-                Failure(_ABORTED, f"rank {self._rank} aborted the communicator", self._rank)
+                Failure(ABORTED, f"rank {self._rank} aborted the communicator", self._rank)
             )
         self._break()
 
@@ -253,9 +238,9 @@ def _told(errors: list[tuple[int, RuntimeError]], timeout_s: float) -> Failure:
     first = str(errors[0][1])
     if _LATE.search(first):
         text = f"no message from rank {', '.join(map(str, late))} within {timeout_s:.3g} s"
-        return Failure(_TIMEOUT, text, late[0] if len(late) == 1 else -1)
+        return Failure(TIMEOUT, text, late[0] if len(late) == 1 else -1)
     if lost:
         text = f"rank {lost[0]} ended or its connection broke (gloo: {first})"
-        return Failure(_PEER_LOST, text, lost[0])
+        return Failure(PEER_LOST, text, lost[0])
     culprit = errors[0][0]
-    return Failure(_INTERNAL, f"gloo, with rank {culprit}: {first}", culprit)
+    return Failure(INTERNAL, f"gloo, with rank {culprit}: {first}", culprit)

@@ -13,8 +13,9 @@ import threading
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Protocol
 
-from . import _native
-from .errors import GcommError, PeerLostError
+from . import _native, _results
+from ._results import ABORTED, INTERNAL, OK, PEER_LOST, TIMEOUT, Failure
+from .errors import AbortedError, GcommError, PeerLostError
 
 __all__ = ["Op", "Runtime"]
 
@@ -57,6 +58,8 @@ class Runtime(Protocol):
             They have not. A :class:`gcomm.errors.TimeoutError` can name the rank that is late.
         gcomm.errors.PeerLostError, ConnectionError
             A peer is gone. The first can name it.
+        gcomm.errors.AbortedError
+            A rank aborted; the error can name it.
         """
 
     def abort(self) -> None:
@@ -64,12 +67,6 @@ class Runtime(Protocol):
 
     def close(self) -> None:
         """The end: no call comes after it."""
-
-
-_OK = 0
-_TIMEOUT = 3
-_PEER_LOST = 4
-_INTERNAL = 11
 
 
 def connect(runtime: Runtime, rank: int, size: int, name: str, overhead_bytes: int) -> _native.Comm:
@@ -88,16 +85,16 @@ class _Host:
         self.abort = runtime.abort
         self.close = runtime.close
 
-    def post(self, ops: Sequence[tuple[bool, int, int, int, int]]) -> tuple[int, int, str, int]:
+    def post(self, ops: Sequence[_results.Op]) -> tuple[int, int, str, int]:
         try:
             tickets = self._runtime.post([Op(*op[:3], _view(op[3], op[4], writable=op[0])) for op in ops])
         except Exception as error:
-            result, text, rank = _failure(error)
-            return result, 0, text, rank
+            failure = _failure(error)
+            return failure.result, 0, failure.text, failure.rank
         with self._lock:
             numbers = [next(self._numbers) for _ in ops]
             self._tickets.update(zip(numbers, tickets, strict=True))
-        return _OK, numbers[0] if numbers else 0, "", -1
+        return OK, numbers[0] if numbers else 0, "", -1
 
     def wait_all(self, numbers: Sequence[int], timeout_s: float) -> tuple[int, str, int]:
         with self._lock:
@@ -106,7 +103,7 @@ class _Host:
             self._runtime.wait(tickets, timeout_s)
         except Exception as error:
             return _failure(error)
-        return _OK, "", -1
+        return OK, "", -1
 
 
 def _view(address: int, size: int, *, writable: bool) -> memoryview:
@@ -114,11 +111,13 @@ def _view(address: int, size: int, *, writable: bool) -> memoryview:
     return view if writable else view.toreadonly()
 
 
-def _failure(error: Exception) -> tuple[int, str, int]:
+def _failure(error: Exception) -> Failure:
     rank = error.rank if isinstance(error, GcommError) and error.rank is not None else -1
     text = str(error) or type(error).__name__
     if isinstance(error, builtins.TimeoutError):  # gcomm's is one, too
-        return _TIMEOUT, text, rank
+        return Failure(TIMEOUT, text, rank)
     if isinstance(error, (PeerLostError, ConnectionError)):
-        return _PEER_LOST, text, rank
-    return _INTERNAL, f"{type(error).__name__}: {text}", rank
+        return Failure(PEER_LOST, text, rank)
+    if isinstance(error, AbortedError):
+        return Failure(ABORTED, text, rank)
+    return Failure(INTERNAL, f"{type(error).__name__}: {text}", rank)

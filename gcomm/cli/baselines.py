@@ -100,7 +100,7 @@ def _world() -> Any:
 def _mpi_all_reduce(data: Buffer, _result: Buffer, op: str) -> None:
     from mpi4py import MPI
 
-    world = MPI.COMM_WORLD
+    world = _world()
     world.Allreduce(MPI.IN_PLACE, data.array)
     if op == "avg":
         np.divide(data.array, world.size, out=data.array)

@@ -17,7 +17,7 @@ from gcomm.cli.buffers import ALIASES, DTYPES, REDUCIBLE, itemsize
 from gcomm.cli.collectives import COLLECTIVES, Collective
 from gcomm.cli.launch import Message, RankFailedError, Ranks, run_ranks, run_under_mpiexec
 from gcomm.cli.sizes import ByteSize, sweep
-from gcomm.cli.world import TRANSPORTS, have, have_torch, launched_size, under_launcher, under_mpiexec
+from gcomm.cli.world import TRANSPORTS, have, launched_size, under_launcher, under_mpiexec
 
 BYTES = ByteSize()
 DEFAULT_NPROC = 2
@@ -85,7 +85,7 @@ def number_of_ranks(nproc: int | None, transport: str) -> int:
 def require_transport(name: str) -> None:
     """Stop with the reason where a transport cannot be used here."""
     if name == "torch":
-        if not have_torch():
+        if not have("torch"):
             raise click.UsageError(
                 "transport torch is not available: torch is not installed (pip install 'gcomm[torch]')"
             )
@@ -173,7 +173,7 @@ def _check_plan(plan: Plan, ranks: int, transport: str) -> None:
     ranks = ranks or launched_size()
     if ranks == 1 and row.name == "send_recv":
         raise click.UsageError("send_recv needs at least 2 ranks")
-    if plan.dtype == "bfloat16" and not have_torch():
+    if plan.dtype == "bfloat16" and not have("torch"):
         raise click.UsageError("bfloat16 needs torch, which is not installed: pip install 'gcomm[torch]'")
     if "baseline:mpi" in plan.contenders and transport != "mpi":
         raise click.UsageError("--baseline mpi needs MPI's own ranks: --transport mpi")
@@ -184,7 +184,7 @@ def _check_plan(plan: Plan, ranks: int, transport: str) -> None:
             raise click.UsageError(
                 "--baseline torch needs ranks that are processes; --transport local has threads"
             )
-        if not have_torch():
+        if not have("torch"):
             raise click.UsageError(
                 "--baseline torch needs torch, which is not installed: pip install 'gcomm[torch]'"
             )

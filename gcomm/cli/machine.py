@@ -15,12 +15,15 @@ PACKAGES = ("numpy", "torch", "matplotlib")
 def versions() -> dict[str, str]:
     """Versions of gcomm, Python and what they work with."""
     found = {"gcomm": gcomm.__version__, "python": platform.python_version()}
-    for package in PACKAGES:
-        try:
-            found[package] = metadata.version(package)
-        except metadata.PackageNotFoundError:
-            found[package] = "not installed"
-    return found
+    return {**found, **{package: installed(package) or "not installed" for package in PACKAGES}}
+
+
+def installed(package: str) -> str | None:
+    """The version of a package, None where it is not installed."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def machine() -> dict[str, Any]:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from gcomm.cli.sizes import format_bytes
+from gcomm.cli.world import have
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -21,9 +22,7 @@ _MARKERS = "osD^vP*X"
 
 def require_matplotlib() -> None:
     """Stop with a clear error where a plot is asked for and matplotlib is missing."""
-    from importlib.util import find_spec
-
-    if find_spec("matplotlib") is None:
+    if not have("matplotlib"):
         raise click.UsageError("--plot needs matplotlib, which is not installed: pip install 'gcomm[bench]'")
 
 

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Iterator
 from dataclasses import dataclass
+from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
@@ -83,14 +84,14 @@ def _mpi_size() -> str | None:
 
 def have(package: str) -> bool:
     """Whether a package can be imported (not whether it works)."""
-    from importlib.util import find_spec
-
     return find_spec(package) is not None
 
 
-def have_torch() -> bool:
-    """Whether torch can be imported (not whether it works)."""
-    return have("torch")
+def free_port() -> int:
+    """A TCP port of this host that nobody listens at now."""
+    with socket.socket() as probe:
+        probe.bind(("", 0))
+        return int(probe.getsockname()[1])
 
 
 @contextlib.contextmanager
@@ -138,9 +139,7 @@ def _tell_others_of_mpi() -> None:
     world = MPI.COMM_WORLD
     place = None
     if world.rank == 0:
-        with socket.socket() as probe:
-            probe.bind(("", 0))
-            place = (socket.gethostname(), str(probe.getsockname()[1]))
+        place = (socket.gethostname(), str(free_port()))
     address, port = world.bcast(place)
     if len(set(world.allgather(socket.gethostname()))) == 1:
         address = "127.0.0.1"

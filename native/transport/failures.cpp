@@ -1,5 +1,7 @@
 #include "transport/failures.h"
 
+#include <algorithm>
+
 namespace gcomm {
 namespace {
 
@@ -39,6 +41,12 @@ Error communicator_closed() { return Error(Code::kClosed, "the communicator is c
 
 Error used_after_fork() {
   return Error(Code::kClosed, "the communicator was used after fork(): it belongs to the parent process");
+}
+
+std::vector<bool> stuck_among(const std::vector<bool>& late, const std::vector<bool>& waiting) {
+  std::vector<bool> stuck = late;
+  for (std::size_t p = 0; p < stuck.size(); ++p) stuck[p] = late[p] && !waiting[p];
+  return std::find(stuck.begin(), stuck.end(), true) == stuck.end() ? late : stuck;
 }
 
 Error timed_out(int rank, const std::vector<bool>& late) {

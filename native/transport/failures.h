@@ -22,6 +22,10 @@ Error peer_closed(int peer);
 Error communicator_closed();
 Error used_after_fork();
 
+// Of the ranks that were waited for those that do not wait for somebody themselves: a rank that waits for the one
+// that is stuck is as late as that one, and must not be blamed in its place. All of them if each waits.
+std::vector<bool> stuck_among(const std::vector<bool>& late, const std::vector<bool>& waiting);
+
 // late[p]: rank p was waited for.
 Error timed_out(int rank, const std::vector<bool>& late);
 

@@ -21,6 +21,8 @@ class Scratch {
   T& operator[](std::size_t i) noexcept { return data_[i]; }
   T* begin() noexcept { return data_; }
   T* end() noexcept { return data_ + size_; }
+  const T* begin() const noexcept { return data_; }
+  const T* end() const noexcept { return data_ + size_; }
 
  private:
   std::size_t size_;

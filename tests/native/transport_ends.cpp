@@ -200,9 +200,8 @@ using Test = void (*)(const Registration&);
 }  // namespace
 
 int main() {
-  constexpr Test kTests[] = {test_deadline, test_timeout_names_all,
-                              test_timeout_names_who_is_stuck, test_abort, test_close_delivers,
-                             test_close_ends_waits};
+  constexpr Test kTests[] = {test_deadline, test_timeout_names_all, test_timeout_names_who_is_stuck,
+                             test_abort,    test_close_delivers,    test_close_ends_waits};
   for (const Registration& kind : registrations()) {
     for (const Test test : kTests) test(kind);
   }

@@ -198,21 +198,18 @@ class LocalTransport final : public Transport {
     return queued;
   }
 
-  // The peers that operations wait for; not those that wait for somebody else themselves, unless all do.
+  // The peers that operations wait for and that are to blame.
   std::vector<bool> late_peers(const Ticket* tickets, std::size_t n) {
     std::vector<bool> late(static_cast<std::size_t>(hub_->size));
-    std::vector<bool> stuck = late;
-    bool any_stuck = false;
+    std::vector<bool> waiting = late;
     for (std::size_t i = 0; i < n; ++i) {
       const LocalOp* op = mine().pool.find(tickets[i]);
       if (op->state != LocalOp::State::kQueued) continue;
       const auto p = static_cast<std::size_t>(op->op.peer);
-      const bool waits = hub_->ranks[p].waiting[static_cast<std::size_t>(op->op.lane)] > 0;
       late[p] = true;
-      stuck[p] = !waits;
-      any_stuck = any_stuck || !waits;
+      waiting[p] = hub_->ranks[p].waiting[static_cast<std::size_t>(op->op.lane)] > 0;
     }
-    return any_stuck ? stuck : late;
+    return stuck_among(late, waiting);
   }
 
   std::shared_ptr<Hub> hub_;

@@ -201,14 +201,14 @@ void Communicator::wait_all(const Ticket* tickets, std::size_t n, std::size_t* r
     op->wait = &wait;
     ++wait.remaining;
   }
-  while (wait.remaining > 0 && !failure_ && !closed_) {
+  while (goes_on(lock, wait)) {
     fail_if_peer_closed(lock, refs);
     if (failure_) break;
     if (Clock::now() < deadline) {
       wait_turn(lock, wait, deadline);
     } else {
       look_again(lock, refs);
-      if (wait.remaining > 0 && !failure_ && !closed_) fail_late(lock, wait, refs);
+      if (goes_on(lock, wait)) fail_late(lock, wait, refs);
     }
   }
   unlink(wait);
@@ -226,6 +226,10 @@ void Communicator::wait_all(const Ticket* tickets, std::size_t n, std::size_t* r
     if (received != nullptr) received[i] = refs[i]->length;
     pool_.give_back(refs[i]);
   }
+}
+
+bool Communicator::goes_on(const Lock&, const Wait& wait) const {
+  return wait.remaining > 0 && !failure_ && !closed_;
 }
 
 // Polls, if nobody does, or sleeps until there is news.

@@ -20,6 +20,7 @@
 #include <thread>
 #include <vector>
 
+#include "transport/scratch.h"
 #include "transport/tcp/control.h"
 #include "transport/tcp/lane.h"
 #include "transport/tcp/mesh.h"
@@ -29,26 +30,8 @@
 
 namespace gcomm::tcp {
 
-// The records behind a call's operations. The usual call needs no allocation.
-class OpRefs {
- public:
-  explicit OpRefs(std::size_t n) : size_(n) {
-    if (n > few_.size()) many_.resize(n);
-    data_ = n > few_.size() ? many_.data() : few_.data();
-  }
-  OpRefs(const OpRefs&) = delete;
-  OpRefs& operator=(const OpRefs&) = delete;
-
-  TcpOp*& operator[](std::size_t i) noexcept { return data_[i]; }
-  TcpOp* const* begin() const noexcept { return data_; }
-  TcpOp* const* end() const noexcept { return data_ + size_; }
-
- private:
-  std::size_t size_;
-  TcpOp** data_;
-  std::array<TcpOp*, 64> few_;
-  std::vector<TcpOp*> many_;
-};
+// The records behind a call's operations.
+using OpRefs = Scratch<TcpOp*>;
 
 class Communicator {
  public:
@@ -100,6 +83,7 @@ class Communicator {
   void fail_if_peer_closed(Lock& lock, const OpRefs& ops);
   void receive_now(const OpRefs& ops);
   void wait_turn(Lock& lock, Wait& wait, Deadline deadline);
+  bool goes_on(const Lock& lock, const Wait& wait) const;
   bool worth_spinning();
   void fail(const Error& why) noexcept;
 
@@ -107,7 +91,6 @@ class Communicator {
   void look_again(Lock& lock, const OpRefs& ops);
   void fail_late(Lock& lock, Wait& wait, const OpRefs& ops);
   std::vector<bool> late_peers(const Lock& lock, const OpRefs& ops) const;
-  std::vector<bool> without_waiting(const std::vector<bool>& late);
   bool waits_on(Lane lane);
 
   // poll.cpp

@@ -19,8 +19,7 @@ void Communicator::look_again(Lock& lock, const OpRefs& ops) {
   lock.lock();
 }
 
-// A peer that waits for the rank that is stuck is as late as that one, and would be blamed in its place: so all
-// late ones are asked first.
+// All late ones are asked first whether they wait themselves.
 void Communicator::fail_late(Lock& lock, Wait& wait, const OpRefs& ops) {
   const std::vector<bool> late = late_peers(lock, ops);
   lock.unlock();
@@ -29,12 +28,16 @@ void Communicator::fail_late(Lock& lock, Wait& wait, const OpRefs& ops) {
   });
   lock.lock();
   const Deadline end = Clock::now() + kPatience;
-  while (wait.remaining > 0 && !failure_ && !closed_ && Clock::now() < end) {
+  while (goes_on(lock, wait) && Clock::now() < end) {
     fail_if_peer_closed(lock, ops);
     if (!failure_) wait_turn(lock, wait, end);
   }
-  if (wait.remaining == 0 || failure_ || closed_) return;
-  const Error why = timed_out(rank, without_waiting(late_peers(lock, ops)));
+  if (!goes_on(lock, wait)) return;
+  std::vector<bool> waiting(late.size());
+  for_each_peer([&](int p, Peer& other) {
+    waiting[static_cast<std::size_t>(p)] = other.control->peer_waits_itself();
+  });
+  const Error why = timed_out(rank, stuck_among(late_peers(lock, ops), waiting));
   lock.unlock();
   fail(why);
   lock.lock();
@@ -46,15 +49,6 @@ std::vector<bool> Communicator::late_peers(const Lock&, const OpRefs& ops) const
     if (!op->complete.load(std::memory_order_relaxed)) late[static_cast<std::size_t>(op->op.peer)] = true;
   }
   return late;
-}
-
-// All of them if each says that it waits: then this rank cannot tell who is stuck.
-std::vector<bool> Communicator::without_waiting(const std::vector<bool>& late) {
-  std::vector<bool> stuck = late;
-  for_each_peer([&](int p, Peer& other) {
-    if (other.control->peer_waits_itself()) stuck[static_cast<std::size_t>(p)] = false;
-  });
-  return stuck == std::vector<bool>(stuck.size()) ? late : stuck;
 }
 
 bool Communicator::waits_on(Lane lane) {
