@@ -24,8 +24,9 @@ default)
   say "native tests"
   ctest --test-dir build/test --output-on-failure -j "$(nproc)"
   say "Python tests"
-  # Two at a time also on two cores: many tests mostly wait, for deadlines above all.
-  (cd tests && pytest -q python -m "not long" -n logical --maxprocesses 4)
+  # One more than there are cores: many tests mostly wait, for deadlines above all.
+  workers=$(($(nproc) + 1))
+  (cd tests && pytest -q python -m "not long" -n $((workers < 5 ? workers : 5)) --dist loadgroup)
   ;;
 lint)
   setup torch,test,dev

@@ -1,9 +1,9 @@
 gcomm_native_test(capi_boundary SOURCES capi_boundary.cpp LINKS capi)
 gcomm_native_test(capi_callbacks SOURCES capi_callbacks.cpp LINKS capi)
-gcomm_native_test(capi_c99 SOURCES capi_c99.c LINKS capi)
+gcomm_native_test(capi_c99 ALONE SOURCES capi_c99.c LINKS capi)
 set_target_properties(capi_c99 PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
 target_compile_options(capi_c99 PRIVATE -Wpedantic -Wstrict-prototypes -Werror)
-gcomm_native_test(capi_header SOURCES capi_header.cpp LINKS capi)
+gcomm_native_test(capi_header ALONE SOURCES capi_header.cpp LINKS capi)
 target_compile_options(capi_header PRIVATE -Wpedantic -Werror)
 set_target_properties(capi_header PROPERTIES CXX_STANDARD 17)
 

@@ -39,14 +39,18 @@ void ControlSocket::answer_waiting() noexcept { send(Header{kMagic, kWaiting, 0,
 ControlSocket::News ControlSocket::receive() {
   const std::lock_guard lock(receive_mutex_);
   News news;
+  news.ended = !read(news.asked);
+  news.notice = notice_;
+  return news;
+}
+
+// Whether the connection goes on.
+bool ControlSocket::read(std::optional<Lane>& asked) {
   for (;;) {
     const long n = ::recv(fd_.get(), buffer_.data() + held_, buffer_.size() - held_, 0);
     if (n < 0 && errno == EINTR) continue;
-    if (n < 0 && errno == EAGAIN) return news;
-    if (n <= 0) {
-      news.ended = true;
-      return news;
-    }
+    if (n < 0 && errno == EAGAIN) return true;
+    if (n <= 0) return false;
     held_ += static_cast<std::size_t>(n);
     while (held_ >= sizeof(Header)) {
       Header header;
@@ -56,17 +60,14 @@ ControlSocket::News ControlSocket::receive() {
       const bool is_nonsense = header.magic != kMagic || whole > buffer_.size() ||
                                (header.kind == kNotice && !is_failure) ||
                                (header.kind == kQuestion && header.code >= kLaneCount);
-      if (is_nonsense) {
-        news.ended = true;
-        return news;
-      }
+      if (is_nonsense) return false;
       if (held_ < whole) break;
       if (header.kind == kGoodbye) goodbye_.store(true, std::memory_order_release);
       if (header.kind == kWaiting) waits_.store(true, std::memory_order_release);
-      if (header.kind == kQuestion) news.asked = Lane(header.code);
-      if (header.kind == kNotice && !news.notice) {
-        news.notice.emplace(static_cast<Code>(header.code),
-                            std::string(buffer_.data() + sizeof header, header.text_bytes), header.culprit);
+      if (header.kind == kQuestion) asked = Lane(header.code);
+      if (header.kind == kNotice && !notice_) {
+        notice_.emplace(static_cast<Code>(header.code),
+                        std::string(buffer_.data() + sizeof header, header.text_bytes), header.culprit);
       }
       held_ -= whole;
       std::memmove(buffer_.data(), buffer_.data() + whole, held_);

@@ -31,6 +31,8 @@ class ControlSocket {
 
   // Reads all there is.
   struct News {
+    // The peer's, also if it came with an earlier call: of two threads that read at once the one that finds the
+    // connection's end must not take the peer for lost while the other has the reason in its hands.
     std::optional<Error> notice;
     std::optional<Lane> asked;  // on which lane the peer wants to know whether this rank waits
     bool ended = false;         // the connection is over, or carries nonsense
@@ -53,12 +55,14 @@ class ControlSocket {
   enum Kind : std::uint8_t { kGoodbye = 1, kNotice = 2, kQuestion = 3, kWaiting = 4 };
 
   void send(const Header& header, const char* text) noexcept;
+  bool read(std::optional<Lane>& asked);
 
   Fd fd_;
   std::mutex send_mutex_;
   std::mutex receive_mutex_;
   std::atomic<bool> goodbye_{false};
   std::atomic<bool> waits_{false};  // the answer to this rank's last question
+  std::optional<Error> notice_;
   std::size_t held_ = 0;
   std::array<char, sizeof(Header) + kMaxFailureText> buffer_;
 };

@@ -52,16 +52,14 @@ std::size_t move_some(Cursor& parts, const RingPlace& place, std::uint64_t posit
   return moved;
 }
 
-// Whether the other end waits; it is told once.
-bool take(std::atomic<std::uint32_t>& waits) {
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-  return waits.load(std::memory_order_relaxed) != 0 && waits.exchange(0, std::memory_order_relaxed) != 0;
-}
+// Positions and announcements are all in one order (seq_cst): of an end that moves and then looks whether the
+// other waits, and one that announces that it waits and then looks whether something moved, one sees the
+// other's word.
 
-void announce(std::atomic<std::uint32_t>& waits) {
-  waits.store(1, std::memory_order_relaxed);
-  std::atomic_thread_fence(std::memory_order_seq_cst);
-}
+// Whether the other end waits; it is told once.
+bool take(std::atomic<std::uint32_t>& waits) { return waits.load() != 0 && waits.exchange(0) != 0; }
+
+void announce(std::atomic<std::uint32_t>& waits) { waits.store(1); }
 
 }  // namespace
 
@@ -70,7 +68,7 @@ RingMoved RingWriter::write(const iovec* parts, std::size_t n) {
   RingMoved result;
   bool announced = false;
   while (!rest.done()) {
-    const std::uint64_t filled = position_ - place_.control->read.load(std::memory_order_acquire);
+    const std::uint64_t filled = position_ - place_.control->read.load();
     if (filled > place_.capacity) {
       result.sane = false;
       break;
@@ -86,7 +84,7 @@ RingMoved RingWriter::write(const iovec* parts, std::size_t n) {
         rest, place_, position_, most,
         [](const std::byte* part, std::byte* ring, std::size_t bytes) { std::memcpy(ring, part, bytes); });
     position_ += moved;
-    place_.control->written.store(position_, std::memory_order_release);
+    place_.control->written.store(position_);
     result.bytes += moved;
     announced = false;
   }
@@ -104,7 +102,7 @@ RingMoved RingReader::read(const iovec* parts, std::size_t n) {
   bool announced = false;
   std::uint64_t filled = 0;
   while (!rest.done()) {
-    filled = place_.control->written.load(std::memory_order_acquire) - position_;
+    filled = place_.control->written.load() - position_;
     if (filled > place_.capacity) {
       result.sane = false;
       break;
@@ -121,7 +119,7 @@ RingMoved RingReader::read(const iovec* parts, std::size_t n) {
         [](std::byte* part, const std::byte* ring, std::size_t bytes) { std::memcpy(part, ring, bytes); });
     position_ += moved;
     filled -= moved;
-    place_.control->read.store(position_, std::memory_order_release);
+    place_.control->read.store(position_);
     result.bytes += moved;
     announced = false;
   }
