@@ -1,4 +1,4 @@
-"""The ``gcomm`` command: bench, doctor and demo."""
+"""The ``gcomm`` command: bench, plan, doctor and demo."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ import gcomm
 from gcomm.cli.bench import bench
 from gcomm.cli.bench_codec import codec
 from gcomm.cli.bench_link import link
+from gcomm.cli.bench_suite import suite
 from gcomm.cli.demo import demo
 from gcomm.cli.doctor import doctor
+from gcomm.cli.plan import plan
 
 
 @click.group(context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
@@ -20,5 +22,6 @@ def main() -> None:
 
 bench.add_command(codec)
 bench.add_command(link)
-for _command in (bench, doctor, demo):
+bench.add_command(suite)
+for _command in (bench, plan, doctor, demo):
     main.add_command(_command)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
 from typing import Any
 
@@ -126,7 +127,7 @@ def link(**options: Any) -> None:
         _show(rows, options["json_file"], options["plot"])
 
 
-def matrix(rows: list[present.Row], key: str, nbytes: int) -> np.ndarray[Any, np.dtype[np.float64]]:
+def matrix(rows: Sequence[present.Row], key: str, nbytes: int) -> np.ndarray[Any, np.dtype[np.float64]]:
     """A figure of messages of one size between all pairs, (ranks, ranks); NaN on the diagonal."""
     size = rows[0]["world_size"]
     pairs = np.full((size, size), np.nan)
@@ -177,16 +178,21 @@ def _show(rows: list[present.Row], json_file: str | None, plot: str | None) -> N
     if json_file:
         present.write_json(rows, json_file)
     if plot:
-        if rows[0]["world_size"] > 2:
-            sizes = [row["bytes"] for row in rows]
-            plots.plot_link_matrix(
-                [
-                    ("half a round trip (us)", min(sizes), matrix(rows, "latency_us", min(sizes))),
-                    ("one way (GB/s)", max(sizes), matrix(rows, "one_way_gbps", max(sizes))),
-                    ("both ways (GB/s)", max(sizes), matrix(rows, "bidirectional_gbps", max(sizes))),
-                ],
-                f"link, {rows[0]['world_size']} ranks, {rows[0]['transport']}",
-                plot,
-            )
-        else:
-            plots.plot_link(rows, plot)
+        plot_rows(rows, plot)
+
+
+def plot_rows(rows: Sequence[present.Row], path: str) -> None:
+    """Curves of a pair; of more ranks, heat maps of all pairs."""
+    if rows[0]["world_size"] == 2:
+        plots.plot_link(rows, path)
+        return
+    least, most = min(row["bytes"] for row in rows), max(row["bytes"] for row in rows)
+    plots.plot_link_matrix(
+        [
+            ("half a round trip (us)", least, matrix(rows, "latency_us", least)),
+            ("one way (GB/s)", most, matrix(rows, "one_way_gbps", most)),
+            ("both ways (GB/s)", most, matrix(rows, "bidirectional_gbps", most)),
+        ],
+        f"link, {rows[0]['world_size']} ranks, {rows[0]['transport']}",
+        path,
+    )

@@ -133,6 +133,45 @@ def plot_link(rows: Sequence[Row], path: str) -> None:
     save_figure(figure, path)
 
 
+def plot_plan(rows: Sequence[Row], path: str) -> None:
+    """Predicted times, against ranks where several are asked for, else against size."""
+    figure, axes = new_figure(1, 8.0)
+    ranks = sorted({row["world_size"] for row in rows})
+    over = "world_size" if len(ranks) > 1 else "bytes"
+    largest = max(row["bytes"] for row in rows)
+    shown = [row for row in rows if over == "bytes" or row["bytes"] == largest]
+    names = list(dict.fromkeys(row["codec"] for row in shown))
+    for way, style in (("flat", "-"), ("two_level", "--")):
+        for number, name in enumerate(names):
+            line = sorted(
+                (row[over], row["time_us"] * 1e-3)
+                for row in shown
+                if row["codec"] == name and row["algorithm"] == way
+            )
+            if line:
+                label = name if way == "flat" else f"{name}, two levels"
+                axes.plot(
+                    *zip(*line, strict=True),
+                    style,
+                    marker=_MARKERS[number % 8],
+                    color=f"C{number}",
+                    label=label,
+                )
+    axes.set_yscale("log")
+    axes.set_ylabel("predicted time (ms)")
+    if over == "bytes":
+        _size_axis(axes, sorted({row["bytes"] for row in shown}))
+    else:
+        axes.set_xscale("log")
+        axes.set_xlabel("ranks")
+        axes.grid(visible=True, alpha=0.3)
+    axes.legend()
+    axes.set_title(
+        "all_reduce" + (f" of {format_bytes(largest)}" if over == "world_size" else f", {ranks[0]} ranks")
+    )
+    save_figure(figure, path)
+
+
 def plot_link_matrix(parts: Sequence[tuple[str, int, npt.NDArray[np.float64]]], title: str, path: str) -> None:
     """Heat maps of all pairs of ranks; each part is what is shown, the message's bytes, and (ranks, ranks)."""
     figure, panels = new_figure(len(parts), 5.0 * len(parts))
