@@ -34,9 +34,8 @@ void Communicator::fail_late(Lock& lock, Wait& wait, const OpRefs& ops) {
   }
   if (!goes_on(lock, wait)) return;
   std::vector<bool> waiting(late.size());
-  for_each_peer([&](int p, Peer& other) {
-    waiting[static_cast<std::size_t>(p)] = other.control->peer_waits_itself();
-  });
+  for_each_peer(
+      [&](int p, Peer& other) { waiting[static_cast<std::size_t>(p)] = other.control->peer_waits_itself(); });
   const Error why = timed_out(rank, stuck_among(late_peers(lock, ops), waiting));
   lock.unlock();
   fail(why);
