@@ -31,8 +31,8 @@ def comm() -> Iterator[Communicator]:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Tests marked ``long`` run only where they are asked for (``-m long``)."""
     for item in items:
-        # One worker (of pytest-xdist, --dist loadgroup) for all transports of a case: what they must all give is
-        # worked out once.
+        # One worker (of pytest-xdist, --dist loadgroup) for all transports of a case: what they must all
+        # give is worked out once.
         if item.path.name == "test_replay.py":
             transport = item.callspec.params["transport"]
             item.add_marker(pytest.mark.xdist_group(item.name.replace(transport, "")))
