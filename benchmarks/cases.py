@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks.driver import Case, Network, Row, Target
 from benchmarks.gift import figures
+from gcomm import planner
 
 Figure = Callable[[Sequence[Row]], float]
 
@@ -147,6 +149,30 @@ def _mpi_slow_link() -> Case:
             for codec, limit in BYTE_LIMIT.items()
         ),
         network=Network(2, "1gbit", "mpi"),
+    )
+
+
+# ---- gcomm plan ----------------------------------------------------------------------------------------------
+
+
+def _held_out(network: Network | None) -> Figure:
+    """The median error of predictions for sizes that the fit had not seen."""
+
+    def figure(rows: Sequence[Row]) -> float:
+        cores = len(os.sched_getaffinity(0))
+        found = planner.sort_rows(rows)
+        return planner.fit(found, lambda n: planner.Layout(n, n, cores, network is not None)).median_error
+
+    return figure
+
+
+def _plan(name: str, where: str, options: str, network: Network | None = None) -> Case:
+    return Case(
+        name,
+        f"all_reduce of 1 KiB to 64 MiB {where}: error of gcomm plan at every other size, held out of its fit",
+        f"gcomm bench all_reduce {options} -b 1K -e 64M -f 4 --codec none,int8,fp8_e4m3,nvfp4",
+        (Target("median error of held-out times", _held_out(network), 0.15, unit="", at_most=True),),
+        network=network,
     )
 
 
@@ -295,6 +321,8 @@ CASES = {
         _mpi_slow_link(),
         _slow_link(2, 0.93),
         _slow_link(4, 0.88),
+        _plan("plan_loopback_2", "on loopback, 2 ranks", "--nproc 2 -n 20 -w 3"),
+        _plan("plan_1gbit_2", "over 1 Gbit/s links, 2 ranks", "-n 5 -w 1", Network(2, "1gbit")),
         _small(2),
         _small(4),
         Case(

@@ -184,6 +184,8 @@ def plot_link_matrix(parts: Sequence[tuple[str, int, npt.NDArray[np.float64]]], 
         axes.set_xlabel("rank")
         if len(pairs) <= 16:
             for i, j in np.argwhere(~np.isnan(pairs)):
-                axes.text(j, i, f"{pairs[i, j]:.3g}", ha="center", va="center", fontsize=8, color="white")
+                red, green, blue, _ = image.cmap(image.norm(pairs[i, j]))
+                ink = "black" if 0.3 * red + 0.6 * green + 0.1 * blue > 0.5 else "white"
+                axes.text(j, i, f"{pairs[i, j]:.3g}", ha="center", va="center", fontsize=9, color=ink)
     figure.suptitle(title, fontsize=12)
     save_figure(figure, path)

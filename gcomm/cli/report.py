@@ -37,8 +37,8 @@ th, td { padding: 4px 10px; text-align: right; border-bottom: 1px solid var(--li
 th { color: var(--soft); font-weight: 600; } th:first-child, td:first-child, .text { text-align: left; }
 td.best { color: var(--good); font-weight: 600; } td.bad { color: var(--bad); font-weight: 700; }
 figure { margin: 12px 0; background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: 8px; }
-img { width: 100%; height: auto; display: block; }
-nav a { margin-right: 14px; color: inherit; }
+img { width: 100%; max-width: 960px; max-height: 560px; height: auto; margin: auto; display: block; }
+nav { display: flex; flex-wrap: wrap; gap: 4px 14px; } nav a { color: inherit; }
 """
 
 
@@ -176,8 +176,8 @@ def _link(rows: Sequence[Row]) -> str:
             f"{row['initiator']} and {row['peer']}",
             format_bytes(row["bytes"]),
             f"{row['latency_us']:.1f}",
-            f"{row['one_way_gbps']:.3f}",
-            f"{row['bidirectional_gbps']:.3f}",
+            f"{row['one_way_gbps']:.3g}",
+            f"{row['bidirectional_gbps']:.3g}",
         ]
         for row in rows
     ]

@@ -5,7 +5,7 @@
 predict.
 """
 
-from gcomm.planner.fit import Fit, FitError, Measurements, fit, read_rows
+from gcomm.planner.fit import Fit, FitError, Measurements, fit, read_rows, sort_rows
 from gcomm.planner.model import Codec, Costs, Layout, Prediction, predict
 
 __all__ = [
@@ -19,4 +19,5 @@ __all__ = [
     "fit",
     "predict",
     "read_rows",
+    "sort_rows",
 ]

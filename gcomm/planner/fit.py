@@ -19,7 +19,8 @@ Vector = npt.NDArray[np.float64]
 
 EXACT = "none"
 LEAST_SIZES = 5
-# Where the search begins: a core of some years ago. Only what the rows leave open stays near it.
+# Where the search begins: a core of some years ago, and a link as fast as the rows show (_start). Only what the
+# rows leave open stays near it.
 START = Costs(
     call_s=10e-6,
     latency_s=15e-6,
@@ -33,6 +34,8 @@ START_PASS_S = 0.6e-9
 # Of a parameter's deviation from START by a factor of e, in standard deviations of a row (which is e, too).
 _HOLD = 0.02
 _ROUNDS = 60
+# Deviations beyond it count in proportion, not squared: one disturbed row must not bend the rest.
+_SOFT = 0.2
 
 
 class FitError(ValueError):
@@ -231,11 +234,12 @@ _COSTS = ("call_s", "latency_s", "message_s", "copy_s", "wire_s", "memory_factor
 
 def _build(found: Measurements) -> tuple[list[str], Callable[[Vector], tuple[Costs, dict[str, Codec]]]]:
     names = found.codecs
+    start = _start(found.rows)
 
     def build(logs: Vector) -> tuple[Costs, dict[str, Codec]]:
         values = np.exp(logs)
         costs = Costs(
-            **{name: getattr(START, name) * float(v) for name, v in zip(_COSTS, values, strict=False)}
+            **{name: getattr(start, name) * float(v) for name, v in zip(_COSTS, values, strict=False)}
         )
         codecs = {}
         for name, factor in zip(names, values[len(_COSTS) :], strict=True):
@@ -246,6 +250,24 @@ def _build(found: Measurements) -> tuple[list[str], Callable[[Vector], tuple[Cos
         return costs, codecs
 
     return names, build
+
+
+def _start(rows: Sequence[Row]) -> Costs:
+    """With a link that would carry the bytes of the fastest row in its time: none is slower."""
+    paces = [
+        row["time_us"]
+        * 1e-6
+        / (2 * (n - 1) / n * row["bytes"] / ITEM_BYTES * wire_bytes_per_element(row["codec"]))
+        for row, n in ((row, row["world_size"]) for row in rows)
+        if n > 1 and row["bytes"] > 0
+    ]
+    return replace(START, wire_s=min(paces, default=START.wire_s))
+
+
+def _soften(errors: Vector) -> Vector:
+    """Its square is that of a small error, and grows in proportion to a large one."""
+    scaled: Vector = np.sqrt(2 * (np.hypot(1, errors / _SOFT) - 1))
+    return _SOFT * np.sign(errors) * scaled
 
 
 def _time(row: Row, costs: Costs, codecs: dict[str, Codec], layout_of: Callable[[int], Layout]) -> float:
@@ -266,7 +288,7 @@ def _search(
     def residuals(logs: Vector) -> Vector:
         costs, codecs = build(logs)
         times = np.log([_time(row, costs, codecs, layout_of) for row in rows])
-        return np.concatenate([times - measured, _HOLD * logs])
+        return np.concatenate([_soften(times - measured), _HOLD * logs])
 
     logs = np.zeros(len(_COSTS) + len(names))
     now, damping = residuals(logs), 1e-2
