@@ -15,4 +15,5 @@ NB_MODULE(_native, m) {
   bind_callbacks(m);
   bind_measure(m);
   bind_gift(m);
+  bind_gnmr(m);
 }

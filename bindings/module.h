@@ -19,5 +19,6 @@ void bind_completions(nb::module_& m);
 void bind_callbacks(nb::module_& m);
 void bind_measure(nb::module_& m);
 void bind_gift(nb::module_& m);
+void bind_gnmr(nb::module_& m);
 
 }  // namespace gcomm_python

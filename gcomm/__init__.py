@@ -7,7 +7,7 @@ the bytes on the wire. See :mod:`gcomm.verbs` for the calls, :class:`Communicato
 
 from __future__ import annotations
 
-from . import _native, errors, gift, runtimes
+from . import _native, errors, gift, gnmr, runtimes
 from ._codec import Codec, codec
 from .communicator import Communicator
 from .registry import codecs, isas, transports
@@ -41,6 +41,7 @@ __all__ = [
     "codecs",
     "errors",
     "gift",
+    "gnmr",
     "isas",
     "recv",
     "reduce_scatter_tensor",

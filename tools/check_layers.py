@@ -17,7 +17,8 @@ MAY_SEE = {
     "collective": {"base", "codec", "transform", "transport"},
     "gift": {"base", "codec", "transform", "transport", "collective"},
     "comm": {"base", "codec", "transform", "transport", "collective", "gift"},
-    "capi": {"base", "codec", "transform", "transport", "collective", "gift", "comm", "gcomm"},
+    "gnmr": {"base"},
+    "capi": {"base", "codec", "transform", "transport", "collective", "gift", "comm", "gnmr", "gcomm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([a-z_0-9]+)/')
 SOURCES = {".h", ".hpp", ".cpp", ".inl", ".cu", ".cuh"}

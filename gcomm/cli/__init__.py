@@ -1,4 +1,4 @@
-"""The ``gcomm`` command: bench, plan, doctor and demo."""
+"""The ``gcomm`` command: bench, plan, doctor, demo and gnmr."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ from gcomm.cli.bench_link import link
 from gcomm.cli.bench_suite import suite
 from gcomm.cli.demo import demo
 from gcomm.cli.doctor import doctor
+from gcomm.cli.gnmr import gnmr
 from gcomm.cli.plan import plan
 
 
@@ -23,5 +24,5 @@ def main() -> None:
 bench.add_command(codec)
 bench.add_command(link)
 bench.add_command(suite)
-for _command in (bench, plan, doctor, demo):
+for _command in (bench, plan, doctor, demo, gnmr):
     main.add_command(_command)

@@ -6,6 +6,7 @@
 #include "collective/call.h"
 #include "comm/communicator.h"
 #include "gcomm/gcomm.h"
+#include "gnmr/controller.h"
 #include "transport/callback/callbacks.h"
 #include "transport/transport.h"
 
@@ -73,6 +74,36 @@ static_assert(offsetof(gcomm_tensor, input) == 8 && offsetof(gcomm_tensor, outpu
               offsetof(gcomm_tensor, count) == 24 && offsetof(gcomm_tensor, key) == 32 &&
               offsetof(gcomm_tensor, rows) == 40 && offsetof(gcomm_tensor, cols) == 48 &&
               sizeof(gcomm_tensor) == 56);
+
+static_assert(offsetof(gcomm_gnmr_config, tau) == 8 && offsetof(gcomm_gnmr_config, tau_delta) == 16 &&
+              offsetof(gcomm_gnmr_config, window) == 24 && offsetof(gcomm_gnmr_config, warmup) == 28 &&
+              offsetof(gcomm_gnmr_config, max_ops) == 32 && offsetof(gcomm_gnmr_config, lock) == 36 &&
+              offsetof(gcomm_gnmr_config, levels) == 40 && sizeof(gcomm_gnmr_config) == 48);
+static_assert(offsetof(gcomm_gnmr_action, unit) == 8 && offsetof(gcomm_gnmr_action, kind) == 12 &&
+              offsetof(gcomm_gnmr_action, level) == 16 && offsetof(gcomm_gnmr_action, reason) == 20 &&
+              offsetof(gcomm_gnmr_action, scale) == 24 && offsetof(gcomm_gnmr_action, until) == 32 &&
+              offsetof(gcomm_gnmr_action, rho) == 40 && offsetof(gcomm_gnmr_action, delta) == 48 &&
+              sizeof(gcomm_gnmr_action) == 56);
+static_assert(offsetof(gcomm_gnmr_unit, name) == 8 && offsetof(gcomm_gnmr_unit, mean) == 16 &&
+              offsetof(gcomm_gnmr_unit, rho) == 24 && offsetof(gcomm_gnmr_unit, delta) == 32 &&
+              offsetof(gcomm_gnmr_unit, count) == 40 && offsetof(gcomm_gnmr_unit, until) == 48 &&
+              offsetof(gcomm_gnmr_unit, seen) == 56 && offsetof(gcomm_gnmr_unit, level) == 64 &&
+              offsetof(gcomm_gnmr_unit, reason) == 68 && offsetof(gcomm_gnmr_unit, filled) == 72 &&
+              offsetof(gcomm_gnmr_unit, next) == 76 && offsetof(gcomm_gnmr_unit, recent) == 80 &&
+              sizeof(gcomm_gnmr_unit) == 88);
+
+constexpr bool same(gnmr::Kind kind, gcomm_gnmr_kind pinned) {
+  return static_cast<int>(kind) == static_cast<int>(pinned);
+}
+constexpr bool same(gnmr::Reason reason, gcomm_gnmr_reason pinned) {
+  return static_cast<int>(reason) == static_cast<int>(pinned);
+}
+static_assert(same(gnmr::Kind::kNone, GCOMM_GNMR_NONE) && same(gnmr::Kind::kClip, GCOMM_GNMR_CLIP) &&
+              same(gnmr::Kind::kSkip, GCOMM_GNMR_SKIP) && same(gnmr::Kind::kRecover, GCOMM_GNMR_RECOVER) &&
+              same(gnmr::Reason::kNone, GCOMM_GNMR_REASON_NONE) &&
+              same(gnmr::Reason::kRho, GCOMM_GNMR_REASON_RHO) &&
+              same(gnmr::Reason::kDelta, GCOMM_GNMR_REASON_DELTA) &&
+              same(gnmr::Reason::kNonFinite, GCOMM_GNMR_REASON_NONFINITE));
 
 static_assert(sizeof(HostOp) == sizeof(gcomm_p2p_op) && sizeof(gcomm_p2p_op) == 32 &&
               offsetof(HostOp, is_recv) == offsetof(gcomm_p2p_op, is_recv) &&

@@ -3,15 +3,20 @@ gcomm_native_test(capi_callbacks SOURCES capi_callbacks.cpp LINKS capi)
 gcomm_native_test(capi_c99 ALONE SOURCES capi_c99.c LINKS capi)
 set_target_properties(capi_c99 PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)
 target_compile_options(capi_c99 PRIVATE -Wpedantic -Wstrict-prototypes -Werror)
+gcomm_native_test(capi_gnmr SOURCES capi_gnmr.cpp LINKS capi)
 gcomm_native_test(capi_header ALONE SOURCES capi_header.cpp LINKS capi)
 target_compile_options(capi_header PRIVATE -Wpedantic -Werror)
 set_target_properties(capi_header PROPERTIES CXX_STANDARD 17)
+
+# Not a test: benchmarks/native/gnmr_speed.cpp tells what it measures.
+add_executable(gnmr_speed ${PROJECT_SOURCE_DIR}/benchmarks/native/gnmr_speed.cpp)
+target_link_libraries(gnmr_speed PRIVATE gcomm_flags gcomm_capi)
 
 # With sanitizers the library would need their runtime in every program that loads it.
 if(TARGET gcomm AND NOT GCOMM_SANITIZE)
   add_test(NAME capi_exports
            COMMAND ${CMAKE_COMMAND} -DLIBRARY=$<TARGET_FILE:gcomm> -DNM=${CMAKE_NM}
-                   -DHEADER=${PROJECT_SOURCE_DIR}/native/include/gcomm/gcomm.h
+                   -DHEADERS=${PROJECT_SOURCE_DIR}/native/include/gcomm
                    -P ${CMAKE_CURRENT_SOURCE_DIR}/capi_exports.cmake)
   find_program(GCOMM_PKG_CONFIG NAMES pkg-config pkgconf)
   set(ways package)

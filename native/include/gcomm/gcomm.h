@@ -270,6 +270,10 @@ GCOMM_API gcomm_result gcomm_gift_basis_get(const gcomm_gift_basis* basis, gcomm
 GCOMM_API gcomm_result gcomm_gift_basis_read(const gcomm_gift_basis* basis, double* singular_values, float* u,
                                              float* v);
 
+/* ---- stability control ---- */
+
+#include "gcomm/gnmr.h"
+
 /* ---- work ---- */
 
 typedef struct gcomm_work gcomm_work;
