@@ -16,4 +16,5 @@ NB_MODULE(_native, m) {
   bind_measure(m);
   bind_gift(m);
   bind_gnmr(m);
+  bind_jax(m);
 }

@@ -78,7 +78,9 @@ _DLPACK = {
     (12, 8): Dtype.float8_e5m2,
 }
 _torch: dict[Any, Dtype] = {}
+# DLPack's device types.
 _CPU = 1
+_DEVICES = {2: "cuda", 3: "cuda_host", 7: "vulkan", 8: "metal", 10: "rocm", 13: "cuda_managed", 14: "sycl"}
 
 
 class Where:
@@ -117,6 +119,7 @@ class Array:
     dtype: Dtype
     contiguous: bool
     writable: bool
+    why_read_only: str = ""  # what to do about it, where that is not to pass a writable array
 
     def __post_init__(self) -> None:
         if self.pointer % min(_ITEMSIZE[self.dtype], 8):
@@ -240,13 +243,19 @@ def _read_numpy(array: np.ndarray[Any, Any], where: Where) -> Array:
 
 
 def _read_dlpack(obj: Any, where: Where) -> Array:
+    if (tell := getattr(obj, "__dlpack_device__", None)) is not None:
+        # Before it is exported, which may wait for its device.
+        try:
+            kind, number = (int(part) for part in tell())
+        except Exception as error:
+            where.mistyped(f"{type(obj).__name__}.__dlpack_device__() does not tell a device: {error}")
+        _require_cpu(kind, f":{number}", where)
     found = _native.describe(obj)
     if found is None:
         where.mistyped(
             f"expected a torch tensor, a numpy array or another array with DLPack, got {type(obj).__name__}"
         )
-    if found.device_type != _CPU:
-        where.invalid(f"expected an array in CPU memory, got DLPack device type {found.device_type}")
+    _require_cpu(found.device_type, "", where)
     dtype = _DLPACK.get((found.type_code, found.bits))
     if dtype is None:
         where.mistyped(
@@ -254,12 +263,24 @@ def _read_dlpack(obj: Any, where: Where) -> Array:
             "gcomm moves"
         )
     # jax exports without the read-only flag, and its arrays must never change.
-    writable = found.writable and not type(obj).__module__.startswith("jax")
+    immutable = type(obj).__module__.startswith("jax")
+    writable = found.writable and not immutable
     shape, expected, contiguous = found.shape, 1, True
     for length, stride in zip(reversed(shape), reversed(found.strides), strict=True):
         contiguous = contiguous and (length == 1 or stride == expected)
         expected *= length
-    return Array(found, found.pointer, shape, found.count, dtype, contiguous or not found.count, writable)
+    array = Array(found, found.pointer, shape, found.count, dtype, contiguous or not found.count, writable)
+    if immutable:
+        array.why_read_only = (
+            "a jax array never changes; use gcomm.jax, which returns the result, or pass a numpy or torch array"
+        )
+    return array
+
+
+def _require_cpu(device_type: int, number: str, where: Where) -> None:
+    if device_type != _CPU:
+        device = _DEVICES.get(device_type, f"DLPack device type {device_type}") + number
+        where.invalid(f"expected an array in CPU memory (all that this version takes), got one on {device}")
 
 
 def require_float(array: Array, where: Where, what: str) -> None:
@@ -270,6 +291,8 @@ def require_float(array: Array, where: Where, what: str) -> None:
 
 def require_writable(array: Array, where: Where, otherwise: str = "") -> None:
     """Refuses memory that the result must not or can't safely be written to."""
+    if not array.writable and array.why_read_only:
+        where.invalid(f"{array.why_read_only}{otherwise}")
     if not array.writable:
         where.invalid(f"the array is read-only; pass a writable one{otherwise}")
     if not array.contiguous and _may_overlap_itself(array):

@@ -249,3 +249,12 @@ def link_probe(
     comm: Comm, peer: int, initiator: bool, pattern: int, bytes: int, iterations: int
 ) -> list[float]:
     """Seconds of each exchange (the other side: zeros)."""
+
+def xla_comm(comm: Comm) -> int:
+    """The number by which compiled programs name a communicator."""
+
+def xla_codec(codec: Codec) -> int:
+    """The same of a codec with a state of its own."""
+
+def xla_handlers() -> dict[str, object]:
+    """Capsules for jax.ffi.register_ffi_target."""

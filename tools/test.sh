@@ -3,7 +3,7 @@
 #   tools/test.sh            build, layer check, native and Python tests (what CI runs; under 15 minutes on 2 cores)
 #   tools/test.sh lint       ruff, mypy --strict, clang-format
 #   tools/test.sh sanitize   native tests under AddressSanitizer + UBSan, then under ThreadSanitizer
-#   tools/test.sh long       soak and fuzz: a million hostile messages under AddressSanitizer, long Python tests
+#   tools/test.sh long       soak and fuzz: a million hostile messages under AddressSanitizer, long Python tests, JAX
 source "$(dirname "${BASH_SOURCE[0]}")/setup.sh"
 tier=${1:-default}
 
@@ -40,9 +40,11 @@ sanitize)
   native tsan
   ;;
 long)
-  setup torch,mpi,test -C build-dir=build/test -C cmake.define.GCOMM_BUILD_TESTS=ON -C cmake.define.GCOMM_BUILD_SHARED=ON
+  setup torch,mpi,jax,test -C build-dir=build/test -C cmake.define.GCOMM_BUILD_TESTS=ON -C cmake.define.GCOMM_BUILD_SHARED=ON
   GCOMM_FUZZ_CASES=1000000 native asan -R fuzz --timeout 3600
   (cd tests && pytest -q python -m long --timeout 3600)
+  # The default tier has no jax: it takes half a minute to install and to load.
+  (cd tests && pytest -q python/test_jax.py python/test_jax_abi.py)
   ;;
 *)
   sed -n '2,6p' "$0" >&2

