@@ -18,6 +18,13 @@ constexpr double kDecay = 0.9;
 constexpr std::uint32_t kEnoughSquares = 8;
 // The least weight against the root mean square: what never moved may start to.
 constexpr double kLeastWeight = 0x1p-8;
+// At first it is larger: what a coarse format has rounded to zero in the direct call need not be smaller than
+// an eighth of the rest, and divided by 2^-8 it would drown what shares its blocks. Each observation, made with
+// the weights before, sees eight times further down.
+constexpr double kFirstWeight = 0x1p-3;
+// A column whose share of the squares has grown by more than this since its weight was made drowns what shares
+// its blocks: the weights are of another tensor than what comes now.
+constexpr double kMisfit = 16;
 constexpr std::size_t kBlock = 4096;  // elements at a time
 
 // Sum of squares in eight interleaved sums, added up in a fixed order.
@@ -33,8 +40,9 @@ double sum_of_squares(const float* x, std::size_t count) {
 
 // Multipliers out and back for weights relative to their mean. Out they are at most 1, so that nothing finite
 // overflows on its way.
-void multipliers(const double* weights, std::size_t count, double mean, float* out, float* back) {
-  const auto relative = [mean](double weight) { return std::max(weight / mean, kLeastWeight); };
+void multipliers(const double* weights, std::size_t count, double mean, double least_weight, float* out,
+                 float* back) {
+  const auto relative = [=](double weight) { return std::max(weight / mean, least_weight); };
   double least = relative(weights[0]);
   for (std::size_t i = 1; i < count; ++i) least = std::min(least, relative(weights[i]));
   for (std::size_t i = 0; i < count; ++i) {
@@ -108,7 +116,13 @@ void WeightedKey::learn_part(const void* shard, DType dtype, std::uint64_t begin
 bool WeightedKey::take_sums() {
   if (!std::all_of(scratch_.begin(), scratch_.end(), [](double sum) { return std::isfinite(sum); }))
     return false;
-  const double keep = observed_ > 0 ? kDecay : 0.0;
+  if (learned_ && misfits()) {
+    observed_ = 0;
+    std::fill(moments_.begin(), moments_.end(), 0.0f);
+    starts_anew_ = true;
+    return false;
+  }
+  const double keep = kept();
   for (std::size_t i = 0; i < scratch_.size(); ++i) {
     const double mean = scratch_[i] / static_cast<double>(i < rows_ ? cols_ : rows_);
     factors_[i] = keep * factors_[i] + (1.0 - keep) * mean;
@@ -116,8 +130,30 @@ bool WeightedKey::take_sums() {
   return true;
 }
 
+// Whether the sums in scratch_ are those of another tensor than the one that the weights were made for.
+bool WeightedKey::misfits() const {
+  if (rows_ < kEnoughSquares) return false;
+  const double* now = scratch_.data() + rows_;
+  const double* before = factors_.data() + rows_;
+  const double mean_now = mean_of(now, cols_);
+  const double mean_before = mean_of(before, cols_);
+  const double least = least_weight();
+  for (std::size_t j = 0; j < cols_; ++j) {
+    if (now[j] / mean_now > kMisfit * std::max(before[j] / mean_before, least * least)) return true;
+  }
+  return false;
+}
+
+// Of the moments, when a new observation comes: the plain mean until the decaying one has seen as much.
+double WeightedKey::kept() const {
+  return std::min(kDecay, static_cast<double>(observed_) / (observed_ + 1.0));
+}
+
+double WeightedKey::least_weight() const { return std::max(kLeastWeight, std::pow(kFirstWeight, observed_)); }
+
 bool WeightedKey::part_is_due() {
-  const bool due = !learned_ || calls_ % refresh_ == 0;
+  // And after the first call that did not go direct: its sum is the better reference.
+  const bool due = !learned_ || observed_ == 1 || calls_ % refresh_ == 0;
   ++calls_;
   return due;
 }
@@ -128,14 +164,14 @@ bool WeightedKey::learn_parts(const double* parts, int ranks) {
     const double* part = parts + static_cast<std::size_t>(rank) * scratch_.size();
     for (std::size_t i = 0; i < scratch_.size(); ++i) scratch_[i] += part[i];
   }
-  if (!take_sums()) return false;
+  if (!take_sums()) return starts_anew_;
   ++observed_;
   return true;
 }
 
 bool WeightedKey::observe(const void* reduced, DType dtype) {
   learn_part(reduced, dtype, 0, rows_ * cols_, scratch_.data());
-  if (!take_sums()) return false;
+  if (!take_sums()) return starts_anew_;
   if (!factored()) observe_elements(reduced, dtype);
   ++observed_;
   return true;
@@ -144,8 +180,7 @@ bool WeightedKey::observe(const void* reduced, DType dtype) {
 void WeightedKey::observe_elements(const void* reduced, DType dtype) {
   float block[kBlock];
   const std::uint64_t count = rows_ * cols_;
-  // The plain mean until the decaying one has seen as much.
-  const double keep = std::min(kDecay, static_cast<double>(observed_) / (observed_ + 1.0));
+  const double keep = kept();
   for (std::uint64_t begin = 0; begin < count; begin += kBlock) {
     const auto n = static_cast<std::size_t>(std::min<std::uint64_t>(kBlock, count - begin));
     load_elements(reduced, dtype, begin, n, block);
@@ -177,7 +212,11 @@ bool WeightedKey::too_few() const noexcept {
 }
 
 void WeightedKey::set_weights() {
-  if (too_few()) return;
+  if (starts_anew_) {
+    starts_anew_ = learned_ = of_elements_ = false;
+    digest_ = 0;
+  }
+  if (observed_ == 0 || too_few()) return;
   if (by_element()) {
     set_element_weights();
   } else {
@@ -185,8 +224,9 @@ void WeightedKey::set_weights() {
     for (std::size_t i = 0; i < factors_.size(); ++i) scratch_[i] = std::sqrt(factors_[i]);
     const double mean = std::sqrt(mean_of(factors_.data(), rows_));
     if (mean == 0) return;
-    multipliers(scratch_.data(), rows_, mean, out_.data(), back_.data());
-    multipliers(scratch_.data() + rows_, cols_, mean, out_.data() + rows_, back_.data() + rows_);
+    const double least = least_weight();
+    multipliers(scratch_.data(), rows_, mean, least, out_.data(), back_.data());
+    multipliers(scratch_.data() + rows_, cols_, mean, least, out_.data() + rows_, back_.data() + rows_);
     learned_ = true;
   }
   Fnv64 hash;

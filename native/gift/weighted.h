@@ -51,8 +51,11 @@ class WeightedKey final : public collective::KeyTransform, private codec::TileMa
   bool by_element() const noexcept;
   // Squares of the reduced tensor into the moments. False, and nothing changes, where it holds a NaN or an Inf.
   bool observe(const void* reduced, DType dtype);
-  // The sums in scratch_ into the factors; false where they are not finite.
+  // The sums in scratch_ into the factors; false where they are not finite, or where everything starts anew.
   bool take_sums();
+  bool misfits() const;
+  double kept() const;
+  double least_weight() const;
   void observe_elements(const void* reduced, DType dtype);
   // Rows or columns are so short that their means are those of single elements: direct until enough was seen.
   bool too_few() const noexcept;
@@ -69,6 +72,7 @@ class WeightedKey final : public collective::KeyTransform, private codec::TileMa
   std::uint32_t calls_ = 0;
   std::uint32_t observed_ = 0;  // tensors that went into the moments
   bool learned_ = false;
+  bool starts_anew_ = false;  // from observe() to settle(): the next call goes direct
   std::uint64_t digest_ = 0;
   std::vector<double> factors_;  // mean squares of rows, then of columns
   std::vector<float> moments_;   // elementwise: root mean squares of elements

@@ -45,7 +45,7 @@ class Reference {
       : rows_(rows), cols_(cols), by_element_(by_element), factors_(rows + cols), squares_(rows * cols) {}
 
   void observe(const std::vector<float>& x) {
-    const double keep = observed_ == 0 ? 0.0 : 0.9;
+    const double keep = std::min(0.9, observed_ / (observed_ + 1.0));
     for (std::size_t i = 0; i < rows_ + cols_; ++i) {
       double sum = 0;
       const std::size_t n = i < rows_ ? cols_ : rows_;
@@ -55,14 +55,13 @@ class Reference {
       }
       factors_[i] = keep * factors_[i] + (1 - keep) * sum / static_cast<double>(n);
     }
-    const double kept = std::min(0.9, observed_ / (observed_ + 1.0));
     for (std::size_t e = 0; e < x.size(); ++e) {
-      squares_[e] = kept * squares_[e] + (1 - kept) * static_cast<double>(x[e]) * static_cast<double>(x[e]);
+      squares_[e] = keep * squares_[e] + (1 - keep) * static_cast<double>(x[e]) * static_cast<double>(x[e]);
     }
     ++observed_;
   }
-  // Relative to the root mean square, at least 2^-8: of a row times of a column, or of an element once eight
-  // references were seen.
+  // Relative to the root mean square, at least 2^-8 (after k references 2^-3k): of a row times of a
+  // column, or of an element once eight references were seen.
   std::vector<double> weights() const {
     std::vector<double> w(rows_ * cols_);
     if (by_element_ && observed_ >= 8) {
@@ -71,11 +70,12 @@ class Reference {
       for (std::size_t e = 0; e < w.size(); ++e) w[e] = std::max(std::sqrt(squares_[e] / mean), 0x1p-8);
       return w;
     }
+    const double least = std::max(std::pow(2.0, -3 * observed_), 0x1p-8);
     double mean = 0;
     for (std::size_t i = 0; i < rows_; ++i) mean += factors_[i] / static_cast<double>(rows_);
     for (std::size_t e = 0; e < w.size(); ++e) {
-      w[e] = std::max(std::sqrt(factors_[e / cols_] / mean), 0x1p-8) *
-             std::max(std::sqrt(factors_[rows_ + e % cols_] / mean), 0x1p-8);
+      w[e] = std::max(std::sqrt(factors_[e / cols_] / mean), least) *
+             std::max(std::sqrt(factors_[rows_ + e % cols_] / mean), least);
     }
     return w;
   }
@@ -113,7 +113,8 @@ void check_weights(const KeyTransform& key, const std::vector<double>& w, const 
   std::vector<float> y = x;
   key.map().forward(0, count, y.data());
   for (std::size_t e = 0; e < count; ++e) {
-    CHECK(std::fabs(y[e] - x[e] * ones[e]) <= 3 * 0x1p-24f * std::fabs(y[e]), "%s", what);
+    // Two products on either side, each rounded by half a unit.
+    CHECK(std::fabs(y[e] - x[e] * ones[e]) <= 4 * 0x1p-24f * std::fabs(y[e]), "%s", what);
   }
   key.map().inverse(0, count, y.data());
   for (std::size_t e = 0; e < count; ++e) {
@@ -198,9 +199,33 @@ void refreshes(const std::string& geometry) {
   std::uint64_t last = 0;
   for (std::uint64_t call = 0; call < 10; ++call) {
     learn(*key, graded(kRows, kCols, call));
-    CHECK((key->digest() != last) == (call % 3 == 0), "%s, call %llu", geometry.c_str(),
+    CHECK((key->digest() != last) == (call % 3 == 0 || call == 1), "%s, call %llu", geometry.c_str(),
           static_cast<unsigned long long>(call));
     last = key->digest();
+  }
+}
+
+// Another tensor under the same key: direct at the next call, and weights from that call's sum alone.
+void starts_anew(const std::string& geometry) {
+  const auto key = make(geometry + ":refresh=1:ef=1");
+  const std::size_t count = kRows * kCols;
+  for (std::uint64_t call = 0; call < 12; ++call) learn(*key, graded(kRows, kCols, call));
+  std::vector<float> other = graded(kRows, kCols, 40);
+  for (std::size_t row = 0; row < kRows; ++row) {
+    std::reverse(other.begin() + static_cast<std::ptrdiff_t>(row * kCols),
+                 other.begin() + static_cast<std::ptrdiff_t>((row + 1) * kCols));
+  }
+  std::vector<float> residual = normals(count, 2, 1.0f);
+  std::vector<float> worth = residual;
+  key->map().inverse(0, count, worth.data());
+  learn(*key, other, residual.data());
+  CHECK(key->path() == KeyTransform::Path::kDirect && key->digest() == 0, "%s", geometry.c_str());
+  CHECK(residual == worth, "%s: the residual is the caller's again", geometry.c_str());
+  Reference reference(kRows, kCols, geometry == "elementwise");
+  for (int call = 0; call < 3; ++call) {
+    learn(*key, other);
+    reference.observe(other);
+    check_weights(*key, reference.weights(), (geometry + " anew").c_str());
   }
 }
 
@@ -263,6 +288,7 @@ int main() {
     weights(geometry);
     special_references(geometry);
     refreshes(geometry);
+    starts_anew(geometry);
     residual_carried(geometry);
     saved(geometry);
   }

@@ -273,7 +273,7 @@ def test_weighted_is_in_bounds(ranks: int, geometry: str) -> None:
     square = results[0].astype(np.float64) ** 2
     for step in range(1, 10):
         if geometry == "factored" or step < 8:
-            weights = gift.factored_weights(square)
+            weights = gift.factored_weights(square, step)
         else:
             mean = np.mean([result.astype(np.float64) ** 2 for result in results[:step]], axis=0)
             weights = np.maximum(np.sqrt(mean), math.sqrt(mean.mean()) / 256)
@@ -285,7 +285,42 @@ def test_weighted_is_in_bounds(ranks: int, geometry: str) -> None:
             allowed * 1.01 + 1e-5 * np.abs(total).max(),
             f"step {step}",
         )
-        square = 0.9 * square + 0.1 * results[step].astype(np.float64) ** 2
+        keep = min(0.9, step / (step + 1))
+        square = keep * square + (1 - keep) * results[step].astype(np.float64) ** 2
+
+
+def _outer(step: int, rank: int) -> F32:
+    """Of rank 1, with columns that int4 rounds to zero at first."""
+    rows, cols = (np.random.default_rng(seed).standard_normal(n) for seed, n in ((1, 64), (2, 96)))
+    factor = 1 + 0.1 * np.random.default_rng([step, rank]).standard_normal()
+    return (np.outer(rows, cols * 0.05 ** (np.arange(96) % 4)) * factor).astype(np.float32)
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3])
+@pytest.mark.parametrize("geometry", ["factored", "elementwise"])
+def test_weights_of_a_coarse_first_sum(ranks: int, geometry: str) -> None:
+    """What the first, direct call rounds to zero must not drown the rest in the next ones."""
+    steps = [[_outer(step, rank) for rank in range(ranks)] for step in range(14)]
+    codecs = codecs_of(f"gift+int4:geometry={geometry}:min_bytes=0", ranks)
+    for step, (parts, result) in enumerate(zip(steps, reduced(codecs, steps), strict=True)):
+        exact = sum(part.astype(np.float64) for part in parts)
+        assert np.linalg.norm(result - exact) < 0.2 * np.linalg.norm(exact), step
+    assert codecs[0].report()[0]["path"] != "direct"
+
+
+@pytest.mark.parametrize("geometry", ["factored", "elementwise"])
+def test_weights_of_another_tensor_are_dropped(geometry: str) -> None:
+    """From the refresh that sees it on the sum is as good as a direct one."""
+    size = 2.0 ** (np.arange(96) % 12)
+    steps = [
+        [part * (size if step < 5 else size[::-1]) for part in gradients((64, 96), 2, step)]
+        for step in range(14)
+    ]
+    steps = [[part.astype(np.float32) for part in parts] for parts in steps]
+    results = reduced(codecs_of(f"gift+int4:geometry={geometry}:min_bytes=0", 2), steps)
+    for step in (2, 3, 4, 11, 12, 13):
+        exact = sum(part.astype(np.float64) for part in steps[step])
+        assert np.linalg.norm(results[step] - exact) < 0.2 * np.linalg.norm(exact), step
 
 
 @pytest.mark.parametrize("shape", [(1, 300), (300, 1)])

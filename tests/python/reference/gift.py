@@ -128,11 +128,20 @@ def joined(p: F64, s: F64, remainder: F64, basis: Basis) -> F64:
     return out
 
 
-def factored_weights(square: NDArray[np.floating]) -> F64:
-    """w_ij = sqrt(row_i col_j / mean) from the means over rows and columns of ``square`` (m, n)."""
+def factored_weights(square: NDArray[np.floating], observed: int) -> F64:
+    """w_ij = sqrt(row_i col_j / mean) from the means over rows and columns of ``square`` (m, n).
+
+    ``observed`` tensors went into the squares; each factor is at least max(2^-8, 2^(-3 observed)) of the root
+    mean.
+    """
     exact = square.astype(np.float64)
-    rows, columns, mean = exact.mean(axis=1), exact.mean(axis=0), exact.mean()
-    return _positive(np.sqrt(np.outer(rows, columns) / mean) if mean > 0 else np.zeros_like(exact))
+    mean = exact.mean()
+    if mean == 0:
+        return np.ones_like(exact)
+    least = max(2.0**-8, 2.0 ** (-3 * observed))
+    rows, columns = (np.maximum(np.sqrt(exact.mean(axis=axis) / mean), least) for axis in (1, 0))
+    out: F64 = np.outer(rows, columns) * np.sqrt(mean)
+    return out
 
 
 def elementwise_weights(square: NDArray[np.floating]) -> F64:
