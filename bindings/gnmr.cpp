@@ -127,6 +127,25 @@ void bind_gnmr(nb::module_& m) {
             check(gcomm_gnmr_set_unit(g.handle, unit, &u));
           },
           "unit"_a, "values"_a);
+  m.def(
+      "norm",
+      [](std::uintptr_t data, int dtype, std::uint64_t count) {
+        double norm = 0;
+        check_without_gil([&] {
+          return gcomm_gnmr_norm(reinterpret_cast<const void*>(data), static_cast<gcomm_dtype>(dtype), count,
+                                 &norm);
+        });
+        return norm;
+      },
+      "data"_a, "dtype"_a, "count"_a);
+  m.def(
+      "scale",
+      [](std::uintptr_t data, int dtype, std::uint64_t count, double scale) {
+        check_without_gil([&] {
+          return gcomm_gnmr_scale(reinterpret_cast<void*>(data), static_cast<gcomm_dtype>(dtype), count, scale);
+        });
+      },
+      "data"_a, "dtype"_a, "count"_a, "scale"_a);
 }
 
 }  // namespace gcomm_python

@@ -11,7 +11,8 @@ from ._arguments import parse_int, parse_key, parse_op, parse_rank
 from ._arrays import Array, Dtype, Where
 from ._call import Call, CodecLike, Host, Timeout
 from ._codec import Codec
-from .errors import ClosedError, UnsupportedError
+from ._control import Control
+from .errors import ClosedError
 from .work import Work
 
 
@@ -31,12 +32,16 @@ class Collectives(Host):
         controller: Any = None,
     ) -> Work | None:
         """Sum or average over all ranks; see :func:`gcomm.all_reduce`."""
+        control = self._control("all_reduce", controller, [key])
+        if control is not None:
+            codec = control.codec(codec)
         call = Call(self, "all_reduce", codec, key, async_op=async_op, timeout=timeout)
-        if controller is not None:
-            raise UnsupportedError("all_reduce: controller= is not in this version of gcomm", self._rank)
         number = parse_op(op, call.where("op"))
         source, target = call.pair(tensor, out)
         call.require_float(source, "tensor", "sums and averages are of")
+        if control is not None:
+            # Before a result is copied back to an array that is not contiguous.
+            call.finishers.insert(0, control.finisher([target]))
         row = (source.pointer, target.pointer, source.count, call.key, *source.matrix())
         result = tensor if out is None else out
         return call.start(_native.all_reduce, [row], source.dtype, number, call.codec, result=result)
@@ -50,8 +55,12 @@ class Collectives(Host):
         keys: Sequence[str | None] | None = None,
         async_op: bool = False,
         timeout: Timeout = None,
+        controller: Any = None,
     ) -> Work | None:
         """Sums or averages of several arrays in one call; see :func:`gcomm.all_reduce_coalesced`."""
+        control = self._control("all_reduce_coalesced", controller, keys)
+        if control is not None:
+            codec = control.codec(codec)
         call = Call(self, "all_reduce_coalesced", codec, None, async_op=async_op, timeout=timeout)
         number = parse_op(op, call.where("op"))
         if isinstance(tensors, (str, bytes)) or not isinstance(tensors, Sequence) or not tensors:
@@ -63,6 +72,7 @@ class Collectives(Host):
                 call.where("keys").invalid(f"expected {len(tensors)} keys, one a tensor, got {len(keys)}")
         rows: list[tuple[int, int, int, str | None, int, int]] = []
         arrays: list[Array] = []
+        outputs: list[Array] = []
         for i, (tensor, key) in enumerate(zip(tensors, keys or itertools.repeat(None), strict=False)):
             name = f"tensors[{i}]"
             array = call.writable(tensor, name)
@@ -77,8 +87,11 @@ class Collectives(Host):
                     call.where(name).invalid(f"it shares memory with tensors[{j}]")
             arrays.append(array)
             memory = call.usable(array, name)
+            outputs.append(memory)
             known = parse_key(key, call.where(f"keys[{i}]"))
             rows.append((memory.pointer, memory.pointer, memory.count, known, *memory.matrix()))
+        if control is not None:
+            call.finishers.insert(0, control.finisher(outputs))
         dtype = arrays[0].dtype
         return call.start(_native.all_reduce, rows, dtype, number, call.codec, result=list(tensors))
 
@@ -280,6 +293,9 @@ class Collectives(Host):
         """Waits until every rank has called it."""
         call = Call(self, "barrier", None, None, async_op=async_op, timeout=timeout)
         return call.start(_native.barrier, result=None)
+
+    def _control(self, verb: str, controller: Any, keys: Any) -> Control | None:
+        return None if controller is None else Control(controller, keys, verb, self._rank)
 
     def _peer(self, rank: Any, where: Where) -> int:
         peer = parse_rank(rank, self._size, where)

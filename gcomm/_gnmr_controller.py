@@ -205,6 +205,23 @@ class Controller:
         with self._lock:
             return self._native.level(self._id(unit, "level"))
 
+    def _level_now(self, unit: str) -> int:
+        """The level at which a unit travels that :meth:`_observe_next` will be called with."""
+        with self._lock:
+            id_ = self._ids.get(unit)
+            if id_ is None:
+                return 0
+            values = self._values(id_)
+            step = self._native.step
+            return int(values["level"]) if values["until"] >= step + (values["seen"] == step) else 0
+
+    def _observe_next(self, norms: Mapping[str, float]) -> dict[str, Action]:
+        """Observes some of a step's units: at the last step, or at the next if one of them was seen at it."""
+        with self._lock:
+            step = self._native.step
+            seen = any(unit in self._ids and self._native.get(self._ids[unit])[5] == step for unit in norms)
+        return self.observe(norms, max(step, 0) + (1 if seen and step >= 0 else 0))
+
     def unit(self, unit: str) -> dict[str, Any]:
         """What is remembered of a unit: mean, rho, delta, count (norms in the mean), until, seen (the last step
         under recovery and the last observed; -1: none), level and reason (of the last recovery), next, recent

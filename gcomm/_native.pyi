@@ -103,6 +103,9 @@ class Gnmr:
         self, unit: int, values: tuple[float, float, float, int, int, int, int, int, int, list[float]]
     ) -> None: ...
 
+def norm(data: int, dtype: int, count: int) -> float: ...
+def scale(data: int, dtype: int, count: int, scale: float) -> None: ...
+
 class Listener:
     """An open TCP port, waiting for peers."""
 

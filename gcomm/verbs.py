@@ -66,8 +66,9 @@ def all_reduce(
     op : "sum", "avg", ReduceOp.SUM or ReduceOp.AVG
     out : array like tensor, optional
         Gets the result; tensor stays untouched. It may not share memory with a part of tensor.
-    controller
-        Not in this version.
+    controller : gcomm.gnmr.Controller, optional
+        Looks at the result's norm, under ``key``, before the result is released: a clip or skip acts on it, and
+        under recovery the key travels in a higher wire format (docs/gnmr.md).
 
     The other parameters are those of :mod:`gcomm.verbs`. If a peer is lost or a deadline passes, an array that
     was to be written may have been written in part; after a MismatchError or NonFiniteError it is untouched.
@@ -87,6 +88,7 @@ def all_reduce_coalesced(
     keys: Sequence[str | None] | None = None,
     async_op: bool = False,
     timeout: Timeout = None,
+    controller: Any = None,
 ) -> Work | None:
     """Sums or averages several arrays of one element type in one call, in place.
 
@@ -99,9 +101,13 @@ def all_reduce_coalesced(
         One or more, not sharing memory.
     keys : sequence of str or None, optional
         One a tensor.
+    controller : gcomm.gnmr.Controller, optional
+        As in :func:`all_reduce`, with a unit a key. All travel in the highest format that one of them needs.
     """
     comm, timeout = resolve(group, "all_reduce_coalesced", timeout)
-    return comm.all_reduce_coalesced(tensors, op, codec=codec, keys=keys, async_op=async_op, timeout=timeout)
+    return comm.all_reduce_coalesced(
+        tensors, op, codec=codec, keys=keys, async_op=async_op, timeout=timeout, controller=controller
+    )
 
 
 def reduce_scatter_tensor(

@@ -156,6 +156,10 @@ class Work:
                 # Until all have been: a Ctrl-C in between leaves them to the next wait.
                 for finish in self._finishers:
                     finish()
+            except GcommError as error:
+                # A controller's: it refused the norms.
+                self._error = error
+                raise
             except Exception as error:
                 # The array was made read-only or resized meanwhile, say.
                 self._error = GcommError(

@@ -1,9 +1,12 @@
 // The stability controller: gcomm/gnmr.h.
 #include <algorithm>
+#include <cmath>
 
 #include "base/fp_env.h"
 #include "capi/guard.h"
+#include "comm/arguments.h"
 #include "gnmr/controller.h"
+#include "gnmr/values.h"
 
 using gcomm::Code;
 using gcomm::Error;
@@ -157,6 +160,27 @@ gcomm_result gcomm_gnmr_get_action(const gcomm_gnmr* gnmr, uint64_t index, gcomm
 
 gcomm_result gcomm_gnmr_get_refused(const gcomm_gnmr* gnmr, uint64_t index, gcomm_gnmr_action* action) {
   return guard([&] { write_action(required(gnmr, "gnmr").controller.refused(), index, action); });
+}
+
+gcomm_result gcomm_gnmr_norm(const void* data, gcomm_dtype dtype, uint64_t count, double* norm) {
+  return guard([&] {
+    const auto type = static_cast<gcomm::DType>(dtype);
+    gcomm::comm::check_reducible(type);
+    if (count > 0) required_memory(data, "data");
+    const gcomm::FpEnvironment environment;
+    required(norm, "norm") = gcomm::gnmr::norm(data, type, count);
+  });
+}
+
+gcomm_result gcomm_gnmr_scale(void* data, gcomm_dtype dtype, uint64_t count, double scale) {
+  return guard([&] {
+    const auto type = static_cast<gcomm::DType>(dtype);
+    gcomm::comm::check_reducible(type);
+    if (count > 0) required_memory(data, "data");
+    if (!std::isfinite(scale)) throw Error(Code::kInvalid, "scale: expected a finite number");
+    const gcomm::FpEnvironment environment;
+    gcomm::gnmr::scale(data, type, count, scale);
+  });
 }
 
 }  // extern "C"

@@ -60,9 +60,9 @@ BAD_CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("timeout type", lambda c: c.all_reduce(X, timeout="1"), TypeError, "'timeout'"),
     (
         "controller",
-        lambda c: c.all_reduce(X, controller=object()),
-        NotImplementedError,
-        "controller= is not in this version",
+        lambda c: c.all_reduce(X, key="x", controller=object()),
+        TypeError,
+        "'controller' on rank 1: expected a gcomm.gnmr.Controller",
     ),
     (
         "out shape",

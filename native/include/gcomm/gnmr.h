@@ -90,4 +90,9 @@ GCOMM_API gcomm_result gcomm_gnmr_get_action(const gcomm_gnmr* gnmr, uint64_t in
 GCOMM_API gcomm_result gcomm_gnmr_get_refused(const gcomm_gnmr* gnmr, uint64_t index,
                                               gcomm_gnmr_action* action);
 
+/* The norm of count elements (F32, BF16, F16), the same bits on every machine; and what clip and skip do to
+ * them: every element times scale, all zero for a scale of 0. */
+GCOMM_API gcomm_result gcomm_gnmr_norm(const void* data, gcomm_dtype dtype, uint64_t count, double* norm);
+GCOMM_API gcomm_result gcomm_gnmr_scale(void* data, gcomm_dtype dtype, uint64_t count, double scale);
+
 #endif
