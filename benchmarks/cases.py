@@ -247,6 +247,22 @@ def _gift_cost() -> Case:
     )
 
 
+# ---- mapl ----------------------------------------------------------------------------------------------------
+
+
+def _mapl_rvq() -> Case:
+    shape = {"subvector": 8, "stages": 4, "codewords": 256}
+    return Case(
+        "mapl_rvq",
+        "MAPL's vector quantiser, one thread: encoding against the peak of fused multiply-adds, and decoding",
+        "python -m benchmarks.mapl.rvq",
+        (
+            Target("encode / peak", _value("fraction", **shape), 0.4),
+            Target("decode times faster", _value("decode_times_faster", **shape), 10.0),
+        ),
+    )
+
+
 # ---- DistributedDataParallel --------------------------------------------------------------------------------
 
 
@@ -378,6 +394,7 @@ CASES = {
         ),
         _gift_training("adamw"),
         _gift_cost(),
+        _mapl_rvq(),
         _ddp_step(),
         _ddp_overhead(),
         _ddp_loss(),

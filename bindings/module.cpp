@@ -17,4 +17,5 @@ NB_MODULE(_native, m) {
   bind_gift(m);
   bind_gnmr(m);
   bind_jax(m);
+  bind_mapl(m);
 }

@@ -21,5 +21,6 @@ void bind_measure(nb::module_& m);
 void bind_gift(nb::module_& m);
 void bind_gnmr(nb::module_& m);
 void bind_jax(nb::module_& m);
+void bind_mapl(nb::module_& m);
 
 }  // namespace gcomm_python

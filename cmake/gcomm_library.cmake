@@ -6,7 +6,7 @@ include(CMakePackageConfigHelpers)
 set(map ${PROJECT_SOURCE_DIR}/native/capi/gcomm.map)
 add_library(gcomm SHARED $<TARGET_OBJECTS:gcomm_capi>)
 add_library(gcomm::gcomm ALIAS gcomm)
-target_link_libraries(gcomm PRIVATE gcomm_flags gcomm_comm gcomm_gnmr)
+target_link_libraries(gcomm PRIVATE gcomm_flags gcomm_comm gcomm_gnmr gcomm_mapl)
 target_link_options(gcomm PRIVATE -Wl,--version-script=${map} -Wl,--no-undefined)
 set_target_properties(gcomm PROPERTIES VERSION ${PROJECT_VERSION} SOVERSION ${PROJECT_VERSION_MAJOR}
                                        LINK_DEPENDS ${map} LINKER_LANGUAGE CXX)

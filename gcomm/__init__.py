@@ -7,7 +7,7 @@ the bytes on the wire. See :mod:`gcomm.verbs` for the calls, :class:`Communicato
 
 from __future__ import annotations
 
-from . import _native, errors, gift, gnmr, runtimes
+from . import _native, errors, gift, gnmr, mapl, runtimes
 from ._codec import Codec, codec
 from .communicator import Communicator
 from .registry import codecs, isas, transports
@@ -43,6 +43,7 @@ __all__ = [
     "gift",
     "gnmr",
     "isas",
+    "mapl",
     "recv",
     "reduce_scatter_tensor",
     "runtimes",

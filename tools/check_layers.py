@@ -16,9 +16,10 @@ MAY_SEE = {
     "transport": {"base"},
     "collective": {"base", "codec", "transform", "transport"},
     "gift": {"base", "codec", "transform", "transport", "collective"},
-    "comm": {"base", "codec", "transform", "transport", "collective", "gift"},
+    "mapl": {"base", "codec", "transform", "transport", "collective"},
+    "comm": {"base", "codec", "transform", "transport", "collective", "gift", "mapl"},
     "gnmr": {"base"},
-    "capi": {"base", "codec", "transform", "transport", "collective", "gift", "comm", "gnmr", "gcomm"},
+    "capi": {"base", "codec", "transform", "transport", "collective", "gift", "mapl", "comm", "gnmr", "gcomm"},
 }
 INCLUDE = re.compile(r'^\s*#\s*include\s*[<"]([a-z_0-9]+)/')
 SOURCES = {".h", ".hpp", ".cpp", ".inl", ".cu", ".cuh"}

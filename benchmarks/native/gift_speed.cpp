@@ -14,45 +14,14 @@
 #include <string>
 #include <vector>
 
+#include "fma_peak.h"
 #include "gift/products.h"
 #include "thread_time.h"
-
-#if defined(__x86_64__)
-#include <immintrin.h>
-#endif
 
 namespace {
 
 using benchmark::seconds;
 using gcomm::codec::Isa;
-
-constexpr int kPeakRounds = 2000000;
-
-#if defined(__x86_64__)
-constexpr double kPeakFlops = 2.0 * 8 * 12 * kPeakRounds;
-// Twelve chains in registers: more than latency times throughput of any processor that has the instruction.
-__attribute__((target("avx2,fma"))) void peak_work() {
-  __m256 sum[12];
-  for (int i = 0; i < 12; ++i) {
-    sum[i] = _mm256_set1_ps(static_cast<float>(i));
-  }
-  const __m256 a = _mm256_set1_ps(0.999f);
-  const __m256 b = _mm256_set1_ps(0.001f);
-  for (int round = 0; round < kPeakRounds; ++round) {
-    for (int i = 0; i < 12; ++i) {
-      sum[i] = _mm256_fmadd_ps(sum[i], a, b);
-    }
-    // Keeps the loop as it is written.
-    __asm__ volatile("" : "+x"(sum[0]), "+x"(sum[1]), "+x"(sum[2]), "+x"(sum[3]), "+x"(sum[4]), "+x"(sum[5]));
-    __asm__ volatile("" : "+x"(sum[6]), "+x"(sum[7]), "+x"(sum[8]), "+x"(sum[9]), "+x"(sum[10]), "+x"(sum[11]));
-  }
-}
-bool has_peak() { return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"); }
-#else
-constexpr double kPeakFlops = 0.0;
-void peak_work() {}
-bool has_peak() { return false; }
-#endif
 
 struct Shape {
   std::size_t rows;
@@ -131,21 +100,21 @@ void run(const Options& options, Shape shape, std::size_t rank) {
   std::vector<double> best(kernels.size(), 1e30);
   double peak_time = 1e30;
   for (int repeat = 0; repeat < options.repeats; ++repeat) {
-    if (has_peak()) {
-      peak_time = std::min(peak_time, seconds(peak_work));
+    if (benchmark::has_peak()) {
+      peak_time = std::min(peak_time, seconds(benchmark::peak_work));
     }
     for (std::size_t i = 0; i < kernels.size(); ++i) {
       best[i] = std::min(best[i], seconds(kernels[i].work));
     }
   }
-  const double peak = has_peak() ? 1e-9 * kPeakFlops / peak_time : 0.0;
+  const double peak = benchmark::has_peak() ? 1e-9 * benchmark::kPeakFlops / peak_time : 0.0;
   for (std::size_t i = 0; i < kernels.size(); ++i) {
     const double speed = 2e-9 * kernels[i].flops * static_cast<double>(rows * cols * rank) / best[i];
     std::printf(
         "{\"kernel\": \"%s\", \"isa\": \"%s\", \"rows\": %zu, \"cols\": %zu, \"rank\": %zu, \"gflops\": %.1f, "
         "\"peak_gflops\": %.1f, \"fraction\": %.3f}\n",
         kernels[i].name, gcomm::codec::isa_name(options.isa), rows, cols, rank, speed, peak,
-        has_peak() ? speed / peak : 0.0);
+        benchmark::has_peak() ? speed / peak : 0.0);
     std::fflush(stdout);
   }
 }

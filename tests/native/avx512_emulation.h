@@ -1,4 +1,4 @@
-// The AVX-512 intrinsics that codec/cpu/lanes_avx512.h uses, written out lane by lane after Intel's
+// The AVX-512 intrinsics that the rooms' lanes_avx512.h use, written out lane by lane after Intel's
 // description, so that the AVX-512 driver runs, and is compared bit for bit, on processors that lack it. With
 // GCOMM_TEST_SIMDE the SIMDe library stands in for all that its release 0.7 has, which checks this text as
 // well.
@@ -176,6 +176,9 @@ inline __m512 mul(__m512 a, __m512 b) {
 inline __m512 div(__m512 a, __m512 b) {
   return floats([&](int i) { return a.lane[i] / b.lane[i]; });
 }
+inline __m512 minus_product(__m512 a, __m512 b, __m512 c) {
+  return floats([&](int i) { return std::fma(-a.lane[i], b.lane[i], c.lane[i]); });
+}
 inline __m512i add(__m512i a, __m512i b) {
   return ints([&](int i) { return U(a.lane[i]) + U(b.lane[i]); });
 }
@@ -293,6 +296,7 @@ inline __m512i unpack64(__m512i a, __m512i b, int first) {
 #define _mm512_sub_ps emulated::sub
 #define _mm512_mul_ps emulated::mul
 #define _mm512_div_ps emulated::div
+#define _mm512_fnmadd_ps emulated::minus_product
 #define _mm512_add_epi32 emulated::add
 #define _mm512_sub_epi32 emulated::sub
 #define _mm512_and_si512 emulated::bit_and

@@ -274,6 +274,10 @@ GCOMM_API gcomm_result gcomm_gift_basis_read(const gcomm_gift_basis* basis, doub
 
 #include "gcomm/gnmr.h"
 
+/* ---- compressed activations ---- */
+
+#include "gcomm/mapl.h"
+
 /* ---- work ---- */
 
 typedef struct gcomm_work gcomm_work;
