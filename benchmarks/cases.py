@@ -349,6 +349,20 @@ CASES = {
             runs=5,
         ),
         Case(
+            "call_cost",
+            "an all_reduce of four floats by one rank: what C adds to the engine, and Python to C",
+            "python -m benchmarks.programs.call_cost",
+            (
+                Target("C over the engine", _value("over_us", caller="c"), 2.0, unit="us", at_most=True),
+                Target(
+                    "Python, numpy, over C", _value("over_us", caller="numpy"), 15.0, unit="us", at_most=True
+                ),
+                Target(
+                    "Python, torch, over C", _value("over_us", caller="torch"), 15.0, unit="us", at_most=True
+                ),
+            ),
+        ),
+        Case(
             "workspace",
             "workspace of an all_reduce beyond twice the encoded bytes",
             "python -m benchmarks.programs.workspace",

@@ -39,6 +39,9 @@ class Dtype(enum.IntEnum):
     complex64 = 15
     complex128 = 16
 
+    # Enum's own hash is a Python function, and every call looks element types up.
+    __hash__ = int.__hash__
+
 
 FLOATS = (Dtype.float32, Dtype.bfloat16, Dtype.float16)
 _FLOAT_NAMES = "float32, bfloat16 or float16"
@@ -122,7 +125,7 @@ class Array:
     why_read_only: str = ""  # what to do about it, where that is not to pass a writable array
 
     def __post_init__(self) -> None:
-        if self.pointer % min(_ITEMSIZE[self.dtype], 8):
+        if self.pointer & 7 and self.pointer % min(_ITEMSIZE[self.dtype], 8):
             self.contiguous = False
 
     @property
@@ -239,7 +242,9 @@ def _read_numpy(array: np.ndarray[Any, Any], where: Where) -> Array:
     if dtype is None or not array.dtype.isnative:
         where.mistyped(f"numpy dtype {array.dtype!r} is not an element type that gcomm moves")
     flags = array.flags
-    return Array(array, array.ctypes.data, array.shape, array.size, dtype, flags.c_contiguous, flags.writeable)
+    return Array(
+        array, _native.address(array), array.shape, array.size, dtype, flags.c_contiguous, flags.writeable
+    )
 
 
 def _read_dlpack(obj: Any, where: Where) -> Array:

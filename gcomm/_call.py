@@ -85,15 +85,15 @@ class Call:
         self.async_op = async_op
         self.finishers: list[Callable[[], None]] = []
         # 0: the communicator's default.
-        self.seconds = parse_timeout(timeout, self.where("timeout")) or 0.0
+        self.seconds = 0.0 if timeout is None else parse_timeout(timeout, self.where("timeout")) or 0.0
         self.codec: _native.Codec | None = None
         if isinstance(codec, str):
-            self.codec = comm._resident_codec(codec, self.where("codec"))
+            self.codec = comm._codecs.get(codec) or comm._resident_codec(codec, self.where("codec"))
         elif isinstance(codec, Codec):
             self.codec = codec._native
         elif codec is not None:
             self.where("codec").mistyped(f"expected a str, a gcomm.Codec or None, got {type(codec).__name__}")
-        self.key = parse_key(key, self.where("key"))
+        self.key = None if key is None else parse_key(key, self.where("key"))
         self.keep: list[Any] = [comm._native, self.codec]
 
     def where(self, name: str) -> Where:
@@ -123,8 +123,9 @@ class Call:
 
     def writable(self, obj: Any, name: str, otherwise: str = "") -> Array:
         """An array whose elements can be written, wherever they lie."""
-        array = read(obj, self.where(name))
-        require_writable(array, self.where(name), otherwise)
+        where = self.where(name)
+        array = read(obj, where)
+        require_writable(array, where, otherwise)
         return array
 
     def usable(self, array: Array, name: str) -> Array:
@@ -155,12 +156,13 @@ class Call:
         return self.input(tensor, "tensor"), self.output(out, "out")
 
     def require_float(self, array: Array, name: str, what: str) -> None:
-        require_float(array, self.where(name), what)
+        if array.dtype not in FLOATS:
+            require_float(array, self.where(name), what)
 
     def require_codec_dtype(self, array: Array, name: str) -> None:
         """Any element type moves as it is; codecs take three."""
-        if self.codec is not None and array.dtype not in FLOATS:
-            require_float(array, self.where(name), "codecs encode")
+        if self.codec is not None:
+            self.require_float(array, name, "codecs encode")
 
     def require_like(self, array: Array, name: str, other: Array, other_name: str) -> None:
         if array.dtype is not other.dtype:
@@ -175,6 +177,9 @@ class Call:
             native = function(self.comm._native, *arguments, self.seconds, self.keep)
         except ClosedError as error:
             raise self.comm._with_way_out(error) from None
+        if not self.async_op and not self.finishers:
+            native.wait(None)
+            return None
         torch = sys.modules.get("torch")
         for_torch = torch is not None and any(isinstance(each, torch.Tensor) for each in self.keep)
         work = Work(native, self.comm, self.verb, result, finishers=self.finishers, for_torch=for_torch)

@@ -13,11 +13,11 @@ from . import _native
 from ._arguments import parse_timeout
 from ._arrays import Where
 from ._rendezvous import Deadline, distributed, exchange, group_store
+from .communicator import Communicator
 from .errors import GcommError, InvalidArgumentError, MismatchError, TimeoutError, UnsupportedError
 
 if TYPE_CHECKING:
     from ._call import Timeout
-    from .communicator import Communicator
 
 _TRANSPORTS = ("auto", "tcp", "torch", "nccl")
 
@@ -33,8 +33,6 @@ def resolve(group: Any, verb: str, timeout: Timeout) -> tuple[Communicator, Time
 
     It is made collectively at a torch group's first use.
     """
-    from .communicator import Communicator
-
     if isinstance(group, Communicator):
         return group, timeout
     if is_mpi4py(group):
@@ -67,8 +65,6 @@ def resolve(group: Any, verb: str, timeout: Timeout) -> tuple[Communicator, Time
 
 def to_group_rank(group: Any, rank: Any, verb: str, name: str) -> Any:
     """A global rank as a rank of the group, as torch counts in broadcast, send and recv."""
-    from .communicator import Communicator
-
     if isinstance(group, Communicator) or isinstance(rank, bool) or not hasattr(rank, "__index__"):
         return rank
     if is_mpi4py(group):

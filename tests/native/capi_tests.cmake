@@ -30,9 +30,21 @@ if(TARGET gcomm AND NOT GCOMM_SANITIZE)
                      -DCMAKE_CTEST_COMMAND=${CMAKE_CTEST_COMMAND} -P ${CMAKE_CURRENT_SOURCE_DIR}/capi_consumer.cmake)
     set_tests_properties(capi_consumer_${how} PROPERTIES TIMEOUT 300)
   endforeach()
+  foreach(language c cpp)
+    add_executable(example_${language} ${PROJECT_SOURCE_DIR}/examples/all_reduce.${language})
+    target_link_libraries(example_${language} PRIVATE gcomm)
+    add_test(NAME capi_example_${language}
+             COMMAND ${CMAKE_COMMAND} -DPROGRAM=$<TARGET_FILE:example_${language}>
+                     -P ${CMAKE_CURRENT_SOURCE_DIR}/capi_example.cmake)
+    set_tests_properties(capi_example_${language} PROPERTIES TIMEOUT 120)
+  endforeach()
   add_test(NAME capi_mpi
            COMMAND ${CMAKE_COMMAND} -DBUILD=${PROJECT_BINARY_DIR}
                    -DSOURCE=${PROJECT_SOURCE_DIR}/examples/mpi_all_reduce.c
                    -DWORK=${CMAKE_CURRENT_BINARY_DIR}/capi_mpi -P ${CMAKE_CURRENT_SOURCE_DIR}/capi_mpi.cmake)
   set_tests_properties(capi_mpi PROPERTIES TIMEOUT 120 SKIP_REGULAR_EXPRESSION "^skipped: ")
 endif()
+
+# Not a test: benchmarks/native/call_cost.cpp tells what it measures.
+add_executable(call_cost ${PROJECT_SOURCE_DIR}/benchmarks/native/call_cost.cpp)
+target_link_libraries(call_cost PRIVATE gcomm_flags gcomm_capi)

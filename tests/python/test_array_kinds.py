@@ -12,7 +12,7 @@ import torch
 from arrays import Foreign, read_only
 from ranks import run_local
 
-from gcomm import Communicator
+from gcomm import Communicator, _native
 
 
 @pytest.fixture(scope="module")
@@ -69,6 +69,19 @@ def test_numpy_and_ml_dtypes(alone: Communicator, dtype: Any) -> None:
     alone.all_reduce(x, codec=None)
     assert x.dtype == dtype
     assert x.astype(np.float32).tolist() == list(range(10))
+
+
+def test_addresses_of_numpy_arrays() -> None:
+    matrix = np.zeros((4, 6), np.float16)
+    for array in (
+        matrix,
+        matrix[1:, ::-2],
+        matrix.T,
+        read_only(np.ones(3, ml_dtypes.float8_e4m3fn))[1:],
+        np.zeros((0, 3)),
+        np.array(1.0),
+    ):
+        assert _native.address(array) == array.ctypes.data
 
 
 def test_any_dlpack_array(alone: Communicator) -> None:
