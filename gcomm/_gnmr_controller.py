@@ -208,12 +208,18 @@ class Controller:
     def _level_now(self, unit: str) -> int:
         """The level at which a unit travels that :meth:`_observe_next` will be called with."""
         with self._lock:
+            seen = unit in self._ids and self._native.get(self._ids[unit])[5] == self._native.step
+            step = self._native.step + seen
+        return self._level_at(unit, step)
+
+    def _level_at(self, unit: str, step: int) -> int:
+        """The level at which a unit travels at a step that it was not yet seen at."""
+        with self._lock:
             id_ = self._ids.get(unit)
             if id_ is None:
                 return 0
             values = self._values(id_)
-            step = self._native.step
-            return int(values["level"]) if values["until"] >= step + (values["seen"] == step) else 0
+        return int(values["level"]) if values["until"] >= max(step, 0) else 0
 
     def _observe_next(self, norms: Mapping[str, float]) -> dict[str, Action]:
         """Observes some of a step's units: at the last step, or at the next if one of them was seen at it."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,8 @@ from .._arguments import AVG
 from ..communicator import Communicator
 from ..errors import GcommError
 from ..work import Work
-from ._bucket import DTYPES, Part, Plan
+from ._bucket import DTYPES, Part, Plan, Row
+from ._control import Control
 from .stats import Statistics
 
 __all__ = ["Flight", "Sample"]
@@ -27,13 +28,18 @@ class Flight:
         buffer: torch.Tensor,
         statistics: Statistics,
         fail: Callable[[GcommError], None],
+        *,
+        control: Control | None,
+        step: int,
     ) -> None:
         self._comm = comm
         self._statistics = statistics
         self._fail = fail
         self._plan = plan
         self._buffer = buffer
-        self._works: list[tuple[Part, Work]] = []
+        self._works: list[tuple[Part, Work, list[int]]] = []
+        self._control = control
+        self._turn = None if control is None else control.next_turn(step)
         self._gathered: tuple[Work, torch.Tensor] | None = None
         self._sample: Sample | None = None
         self.future: torch.futures.Future[torch.Tensor] = torch.futures.Future()
@@ -46,9 +52,14 @@ class Flight:
         try:
             last = self._start(seconds, sample)
         except GcommError as error:
+            # What was started is waited for, and the next bucket's turn comes then.
             self._fail(error)
             last = self._works[-1][1] if self._works else None
+        except BaseException:
+            self._end_turn()
+            raise
         if last is None:
+            self._end_turn()
             self.future.set_result(self._buffer)
         else:
             # Calls complete in their order.
@@ -60,16 +71,23 @@ class Flight:
             return None
         if dtype is None:
             return self._gather(seconds)
-        for part in self._plan.parts:
-            rows = part.rows(self._buffer.data_ptr())
+        for part, rows, places in self._calls():
             work = self._comm._all_reduce_rows(
                 rows, dtype, AVG, codec=part.codec, keep=[self._buffer], seconds=seconds
             )
-            self._works.append((part, work))
+            self._works.append((part, work, places))
         if sample is None:
             return self._works[-1][1]
         self._sample = sample
         return sample.start(self._comm, seconds)
+
+    def _calls(self) -> Iterator[tuple[Part, list[Row], list[int]]]:
+        base = self._buffer.data_ptr()
+        if self._control is not None and self._turn is not None:
+            yield from self._control.calls(self._plan, base, self._turn.step)
+        else:
+            for part in self._plan.parts:
+                yield part, part.rows(base), list(range(len(part.names)))
 
     def _gather(self, seconds: float) -> Work | None:
         """For element types that nothing sums: everybody's gradients to everybody."""
@@ -89,12 +107,20 @@ class Flight:
         except Exception as error:
             self._fail(GcommError(f"the averages could not be taken over: {error}"))
         finally:
+            self._end_turn()
             self.future.set_result(self._buffer)
 
+    def _end_turn(self) -> None:
+        if self._turn is not None:
+            self._turn.over.set()
+
     def _collect(self) -> None:
-        for part, work in self._works:
+        for part, work, places in self._works:
             work.wait()
-            self._statistics.add(part.sums, work.stats, work._native.tensor_stats(len(part.names)))
+            tensors = [(0, 0, False)] * len(part.names)
+            for place, each in zip(places, work._native.tensor_stats(len(places)), strict=True):
+                tensors[place] = each
+            self._statistics.add(part.sums, work.stats, tensors)
         if self._gathered is not None:
             work, everybody = self._gathered
             work.wait()
@@ -109,6 +135,10 @@ class Flight:
         if self._sample is not None:
             self._statistics.add_errors(self._sample.errors(self._buffer))
             self._statistics.add_other(self._sample.stats)
+        # Behind the sample, which is of what the codecs did.
+        if self._control is not None and self._turn is not None and self._works:
+            self._turn.wait()
+            self._control.act(self._plan, self._buffer, self._turn.step)
 
 
 class Sample:

@@ -16,6 +16,7 @@ from .._arguments import parse_int, parse_timeout
 from .._arrays import Where
 from .._call import Timeout
 from .._codec import Codec, check_state, state_bytes
+from .._gnmr_controller import Controller
 from ..communicator import Communicator
 from ..errors import (
     AbortedError,
@@ -31,6 +32,7 @@ from ..errors import (
     UnsupportedError,
 )
 from ._bucket import DTYPES, Plan, make_plan
+from ._control import Control
 from ._flight import Flight, Sample
 from ._model import Parameters, find_ddp, unwrapped
 from .rules import Rules
@@ -69,8 +71,10 @@ class DDPState:
     group : ProcessGroup or Communicator, optional
         The ranks; DistributedDataParallel's own group if not given. Connections of their own are made at the
         first backward, except where a :class:`gcomm.Communicator` is given.
-    controller
-        Not in this version.
+    controller : gcomm.gnmr.Controller, optional
+        Observes the norm of each parameter's average before the optimiser sees it: a clip or skip acts on the
+        gradient of this step, and under recovery the parameter travels in a higher wire format
+        (docs/gnmr.md). Its state is its own: save and load it beside this one's. One per DDPState.
     rules : sequence of (pattern, codec), or mapping, optional
         Codecs by parameters' names; see :class:`gcomm.pytorch.Rules`, which also says what the defaults are.
     warmup_steps : int
@@ -108,8 +112,10 @@ class DDPState:
         error_every: int = 100,
         error_samples: int = 1024,
     ) -> None:
-        if controller is not None:
-            raise UnsupportedError("DDPState: controller= is not in this version of gcomm")
+        if controller is not None and not isinstance(controller, Controller):
+            raise DtypeError(
+                f"DDPState: controller: expected a gcomm.gnmr.Controller, got {type(controller).__name__}"
+            )
         if model is not None and not isinstance(model, nn.Module):
             raise DtypeError(f"DDPState: model: expected a torch.nn.Module, got {type(model).__name__}")
         self._rules = Rules(codec, rules, error_feedback=error_feedback)
@@ -130,6 +136,7 @@ class DDPState:
         self._ending = False  # _backward_done will be called
         self._pending: list[torch.futures.Future[torch.Tensor]] = []
         self._statistics = Statistics()
+        self._control = None if controller is None else Control(controller, self._statistics)
         self._lock = threading.Lock()
         self._failures: list[GcommError] = []
 
@@ -274,11 +281,14 @@ class DDPState:
             raise
         sample = self._sample(plan, buffer)
         last = bucket.is_last()
+        step = self._step
         self._firsts += bucket.index() == 0
         if last:
             self._step_complete()
         assert self._comm is not None
-        flight = Flight(self._comm, plan, buffer, self._statistics, self._fail)
+        flight = Flight(
+            self._comm, plan, buffer, self._statistics, self._fail, control=self._control, step=step
+        )
         flight.start(self._seconds, sample)
         self._pending.append(flight.future)
         if last or not self._ending:

@@ -149,7 +149,7 @@ def test_wrong_uses_are_refused_in_words(rank_pool: RankPools) -> None:
         (lambda: DDPState("int5"), gcomm.errors.CodecError, "int5"),
         (lambda: DDPState(3), DtypeError, "codec"),  # type: ignore[arg-type]
         (lambda: DDPState("int4", "model"), DtypeError, "torch.nn.Module"),  # type: ignore[arg-type]
-        (lambda: DDPState("int4", controller=1), UnsupportedError, "controller"),
+        (lambda: DDPState("int4", controller=1), DtypeError, "controller"),
         (lambda: DDPState("int4", warmup_steps=-1), InvalidArgumentError, "warmup_steps"),
         (lambda: DDPState("int4", timeout=-1), InvalidArgumentError, "timeout"),
         (lambda: DDPState("int4", rules="*.bias"), DtypeError, "rules"),  # type: ignore[arg-type]
