@@ -46,10 +46,15 @@ double sum_of_squares(const void* data, std::size_t count) {
     double sums[kLanes] = {};
     std::size_t i = begin;
     for (; i + kLanes <= end; i += kLanes) {
+      // Loaded at once, which compilers turn into vectors; one by one they don't.
+      typename Element::Storage values[kLanes];
+      std::memcpy(values, static_cast<const char*>(data) + i * sizeof values[0], sizeof values);
+      double squares[kLanes];
       for (std::size_t lane = 0; lane < kLanes; ++lane) {
-        const double value = Element::load(read<Element>(data, i + lane));
-        sums[lane] += value * value;
+        const double value = Element::load(values[lane]);
+        squares[lane] = value * value;
       }
+      for (std::size_t lane = 0; lane < kLanes; ++lane) sums[lane] += squares[lane];
     }
     for (std::size_t lane = 0; i < end; ++i, ++lane) {
       const double value = Element::load(read<Element>(data, i));
