@@ -199,6 +199,9 @@ void RowCoder::load(const Rows& z, std::size_t length, std::size_t begin, std::s
 void RowCoder::encode(const Codebook& book, const Rows& z, std::uint8_t* out) {
   const CodebookShape& shape = book.shape();
   const std::size_t length = shape.subvector;
+  if (z.tokens == 0) {
+    return;  // there may be no memory at all
+  }
   measure(z);
   std::memcpy(out, scales_.data(), 2 * z.tokens);
   CodeWriter writer(out + 2 * z.tokens, shape.bits());
