@@ -24,7 +24,9 @@ def parse_op(op: Any, where: Where) -> int:
         number = _OPS.get(op)
     elif "torch.distributed" in sys.modules:
         kinds = sys.modules["torch.distributed"].ReduceOp
-        number = SUM if op == kinds.SUM else AVG if op == kinds.AVG else None
+        # Only of torch's types: its members equal plain numbers, too.
+        if isinstance(op, kinds | type(kinds.SUM)):
+            number = SUM if op == kinds.SUM else AVG if op == kinds.AVG else None
     if number is None:
         where.invalid(f"expected 'sum', 'avg', ReduceOp.SUM or ReduceOp.AVG, got {op!r}")
     return number

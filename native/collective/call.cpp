@@ -10,7 +10,7 @@ namespace gcomm::collective {
 namespace {
 
 constexpr std::size_t kListed = 8;        // counts or keys written out; the rest is a fingerprint
-constexpr std::size_t kLongestKey = 60;   // of a key in words
+constexpr std::size_t kLongestKey = 60;   // bytes of a key in words
 constexpr std::size_t kRanksListed = 16;  // ranks named one by one; beyond, those that agree share a line
 
 const char* verb_name(const Call& call) {
@@ -45,11 +45,23 @@ std::string hex(std::uint64_t value) {
   return text;
 }
 
-// Keys are the caller's: nothing in them may break a line, and a long one is cut.
+// Keys are the caller's: nothing in them may break a line or look like something else. A long one is cut,
+// between characters, and told from others by its fingerprint.
 std::string printable(std::string_view key) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::size_t shown = std::min(key.size(), kLongestKey);
+  while (shown < key.size() && shown > 0 && (static_cast<unsigned char>(key[shown]) & 0xC0) == 0x80) --shown;
   std::string text = "'";
-  for (const char c : key.substr(0, kLongestKey)) text += static_cast<unsigned char>(c) < 0x20 ? '?' : c;
-  return text + (key.size() > kLongestKey ? "...'" : "'");
+  for (const char c : key.substr(0, shown)) {
+    const auto byte = static_cast<unsigned char>(c);
+    if (byte < 0x20 || byte == 0x7F) {
+      text += std::string("\\x") + kDigits[byte >> 4] + kDigits[byte & 15];
+    } else {
+      text += c == '\\' ? "\\\\" : std::string(1, c);
+    }
+  }
+  if (shown == key.size()) return text + "'";
+  return text + "...', fingerprint " + hex(Fnv64().text(key).value());
 }
 
 // "[a, b, c]", or of a long list the first few, the length and a fingerprint of all of it.

@@ -29,6 +29,8 @@ BAD_CALLS: list[tuple[str, Callable[[Any], Any], type[Exception], str]] = [
     ("op min", lambda c: c.all_reduce(X, dist.ReduceOp.MIN), ValueError, "'op' on rank 1: expected .*MIN"),
     ("op product", lambda c: c.all_reduce(X, dist.ReduceOp.PRODUCT), ValueError, "'op'"),
     ("op none", lambda c: c.all_reduce(X, None), ValueError, "'op'"),
+    ("op number", lambda c: c.all_reduce(X, 0), ValueError, "'op' on rank 1: .*got 0"),
+    ("op array", lambda c: c.all_reduce(X, np.ones(2)), ValueError, "'op' on rank 1: .*got array"),
     ("op premul", lambda c: c.all_reduce(X, PREMULTIPLIED), ValueError, "'op'"),
     (
         "codec type",

@@ -77,6 +77,30 @@ def test_ranks_that_disagree(transport: str, how: str, rank_pool: RankPools) -> 
     assert "rank 1" in texts[0]
 
 
+def _differ_in_key(comm: Communicator, keys: tuple[str, str]) -> str:
+    with pytest.raises(errors.MismatchError) as caught:
+        comm.all_reduce(torch.ones(3), key=keys[comm.rank])
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("keys", "shown"),
+    [
+        (("a" + "é" * 40, "b"), "key 'a" + "é" * 29 + "...', fingerprint "),
+        (("é" * 31 + "0", "é" * 31 + "1"), "key '" + "é" * 30 + "...', fingerprint "),
+        (("line\nfeed", "line\tfeed"), r"key 'line\x0afeed'"),
+        (("\x7f", r"\x7f"), r"key '\x7f'"),
+    ],
+)
+def test_keys_that_are_hard_to_show(keys: tuple[str, str], shown: str) -> None:
+    texts = run_local(_differ_in_key, 2, keys)
+    assert texts == [texts[0]] * 2
+    assert texts[0].startswith("ranks disagree on key: rank 0: ")
+    assert shown in texts[0]
+    of_rank_0, of_rank_1 = texts[0].split("; rank 1: ")
+    assert of_rank_0.partition("key ")[2].partition("key ")[2] != of_rank_1.partition("key ")[2]
+
+
 def _send_mismatch(comm: Communicator) -> str:
     with pytest.raises(errors.MismatchError) as caught:
         (comm.send if comm.rank == 0 else comm.recv)(torch.ones(X + comm.rank), 1 - comm.rank)
