@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 import gcomm
-from gcomm.cli import plots, present
+from gcomm.cli import oracle, plots, present
 from gcomm.cli.baselines import BASELINES
 from gcomm.cli.bench_rank import Plan
 from gcomm.cli.buffers import ALIASES, DTYPES, REDUCIBLE, itemsize
@@ -120,6 +120,22 @@ def codec_names(text: str) -> list[str]:
     return list(dict.fromkeys(names))
 
 
+def verifiable(names: list[str]) -> list[str]:
+    """The same names.
+
+    Raises
+    ------
+    click.UsageError
+        There is no error bound for one of them, so its results could not be verified.
+    """
+    for name in names:
+        try:
+            oracle.Rule.parse(name)
+        except ValueError as error:
+            raise click.UsageError(f"--codec {name}: {error}") from error
+    return names
+
+
 @contextmanager
 def failures_end_the_command() -> Iterator[None]:
     """A failed rank and Ctrl-C become exit codes 1 and 130, each with one line on stderr."""
@@ -146,13 +162,17 @@ def _sizes(minimum: int | None, maximum: int | None, factor: int, step: int) -> 
         raise click.UsageError(str(error)) from error
 
 
-def _contenders(row: Collective, codec: str | None, dtype: str, baseline: str | None) -> list[str]:
+def _contenders(
+    row: Collective, codec: str | None, dtype: str, baseline: str | None, plot: str | None
+) -> list[str]:
     if row.name == "barrier":
         if codec not in (None, "none"):
             raise click.UsageError("a barrier carries no data, so there is no --codec for it")
+        if plot:
+            raise click.UsageError("a barrier has no sizes, so there is nothing for --plot to draw")
         names = ["none"]
     else:
-        names = codec_names(codec or ("none,fp8_e4m3" if dtype in REDUCIBLE else "none"))
+        names = verifiable(codec_names(codec or ("none,fp8_e4m3" if dtype in REDUCIBLE else "none")))
     if dtype not in REDUCIBLE:
         if row.reduces:
             raise click.UsageError(f"{row.name} sums {', '.join(REDUCIBLE)}, not {dtype}")
@@ -210,7 +230,7 @@ def _run_collective(row: Collective, **options: Any) -> None:
         sizes=[size // itemsize(dtype) * itemsize(dtype) for size in sizes],
         dtype=dtype,
         op=options["op"],
-        contenders=_contenders(row, options["codec"], dtype, options["baseline"]),
+        contenders=_contenders(row, options["codec"], dtype, options["baseline"], options["plot"]),
         iterations=options["iters"],
         warmup=options["warmup_iters"],
         check=options["check"],

@@ -16,7 +16,7 @@ from rich.table import Table
 
 import gcomm
 from gcomm.cli import oracle, plots, present
-from gcomm.cli.bench import BYTES, codec_names, failures_end_the_command, output_options
+from gcomm.cli.bench import BYTES, codec_names, failures_end_the_command, output_options, verifiable
 from gcomm.cli.buffers import SLICE
 from gcomm.cli.sizes import format_bytes
 
@@ -140,7 +140,7 @@ def codec(**options: Any) -> None:
     names = (
         [*(row.name for row in gcomm.codecs()), *EXTRA_CODECS]
         if options["codec"] is None
-        else codec_names(options["codec"])
+        else verifiable(codec_names(options["codec"]))
     )
     if "none" in names:
         raise click.UsageError("--codec none: there is nothing to encode; fp32 is the codec that copies")

@@ -25,7 +25,7 @@ from typing import Any, cast
 import click
 
 import gcomm
-from gcomm.cli.world import World, free_port, open_world
+from gcomm.cli.world import World, free_port, launched_rank, open_world
 
 Message = dict[str, Any]
 Emit = Callable[[Message], None]
@@ -102,10 +102,19 @@ def run_ranks(target: str, config: Message, ranks: Ranks, on_message: Emit) -> N
     if ranks.transport == "local":
         _run_threads(target, config, ranks.nproc, _Listener(on_message))
     elif ranks.nproc == 0:
-        with open_world(ranks.transport, torch_group=ranks.torch_group) as world:
-            find_target(target)(world, config, on_message if world.rank == 0 else _drop)
+        _run_as_rank(target, config, ranks, on_message)
     else:
         _run_processes(target, config, ranks, _Listener(on_message))
+
+
+def _run_as_rank(target: str, config: Message, ranks: Ranks, on_message: Emit) -> None:
+    rank = launched_rank()
+    try:
+        with open_world(ranks.transport, torch_group=ranks.torch_group) as world:
+            find_target(target)(world, config, on_message if world.rank == 0 else _drop)
+    except gcomm.errors.GcommError as error:
+        print(describe(rank, error), file=sys.stderr)
+        raise RankFailedError({rank: 1}) from None
 
 
 def find_target(name: str) -> Target:

@@ -91,21 +91,19 @@ class Rule:
         """
         transform, _, rest = spec.rpartition("+")
         name, *options = rest.split(":")
-        # The transform's own options may stand behind its own name or behind the format.
-        head, *more = transform.split(":")
-        settings = dict(option.partition("=")[::2] for option in more + options)
+        settings = dict(option.partition("=")[::2] for option in options)
         name = "fp32" if name == "none" else name
-        if "gift" in head.split("+"):
+        if "gift" in transform.split("+"):
             raise ValueError(
                 f"there is no error bound for codec {spec!r} on flat buffers: gift learns from matrices, and "
                 "what it loses depends on their spectrum (docs/gift.md, benchmarks/gift)"
             )
-        if name not in GRIDS or head not in ("", "hadamard"):
+        if name not in GRIDS or transform not in ("", "hadamard"):
             raise ValueError(f"there is no error bound for codec {spec!r}; known formats: {', '.join(GRIDS)}")
         return Rule(
             grid=GRIDS[name],
-            hadamard=int(settings.get("size", "64")) if head else 0,
-            seed=int(settings.get("seed", "0"), 0),
+            hadamard=int(settings.get("size", "64")) if transform else 0,
+            seed=int(settings.get("seed", "0")),
             stochastic=settings.get("rounding") == "stochastic",
             search=settings.get("scale") == "search",
         )

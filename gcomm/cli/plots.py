@@ -45,10 +45,13 @@ def save_figure(figure: Any, path: str) -> None:
 
 
 def _size_axis(axes: Axes, sizes: Sequence[int]) -> None:
+    from matplotlib.ticker import NullLocator
+
     axes.set_xscale("log", base=2)
     shown = sizes if len(sizes) <= 9 else sizes[:: -(-len(sizes) // 9)]
     axes.set_xticks(list(shown), [format_bytes(size) for size in shown], rotation=35, ha="right")
-    axes.minorticks_off()
+    # Only here: a time's minor ticks are all that it has where times lie within a decade.
+    axes.xaxis.set_minor_locator(NullLocator())
     axes.set_xlabel("size")
     axes.grid(visible=True, alpha=0.3)
 

@@ -78,6 +78,12 @@ def launched_size() -> int:
     return int(_mpi_size() or os.environ["WORLD_SIZE"])
 
 
+def launched_rank() -> int:
+    """Which of them this process is."""
+    of_mpi = os.environ.get("PMI_RANK") or os.environ.get("OMPI_COMM_WORLD_RANK")
+    return int(of_mpi or os.environ["RANK"])
+
+
 def _mpi_size() -> str | None:
     return os.environ.get("PMI_SIZE") or os.environ.get("OMPI_COMM_WORLD_SIZE")
 

@@ -123,6 +123,9 @@ def test_a_file_that_cannot_be_written_is_refused_before_the_run(
         (["all_reduce", "-d", "int8"], "sums float, half, bfloat16, not int8"),
         (["all_gather", "-d", "int8", "--codec", "int8"], "travels as it is"),
         (["barrier", "--codec", "fp8_e4m3"], "no data"),
+        (["barrier", "--plot", "barrier.png"], "nothing for --plot to draw"),
+        (["all_reduce", "--codec", "int8,gift+nvfp4"], "--codec gift+nvfp4: there is no error bound"),
+        (["codec", "--codec", "gift+nvfp4"], "--codec gift+nvfp4: there is no error bound"),
         (["send_recv", "--nproc", "1"], "at least 2 ranks"),
         (["all_reduce", "--nproc", "0"], "--nproc"),
         (["all_reduce", "--transport", "nccl"], "transport nccl is not available: "),
@@ -141,6 +144,18 @@ def test_usage_errors(words: list[str], message: str) -> None:
     result = gcomm_cli("bench", *words)
     assert result.exit_code == 2, result.output
     assert message in " ".join(result.stderr.split())
+
+
+def test_a_rank_of_a_launcher_says_in_one_line_what_failed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    monkeypatch.delenv("MASTER_ADDR", raising=False)
+    result = gcomm_cli("bench", "all_reduce", "-b", "64K")
+    assert result.exit_code == 1
+    assert result.stderr.splitlines() == [
+        "rank 0: InvalidArgumentError: MASTER_ADDR: not set",
+        "gcomm: rank 0 ended with exit code 1",
+    ]
 
 
 def test_nproc_under_a_launcher_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
