@@ -31,6 +31,7 @@ std::atomic<bool> ended{false};
 
 struct Host : OfThisProcess {
   nb::object post, wait_all, abort, close;
+  bool* closed_early = nullptr;  // set while the communicator is being made
 };
 
 // Runs `body` under the GIL; its Python exception becomes GCOMM_ERR_INTERNAL and a text.
@@ -101,6 +102,7 @@ void abort(void* context) {
 
 void close(void* context) {
   std::unique_ptr<Host> host(static_cast<Host*>(context));
+  if (host->closed_early != nullptr) *host->closed_early = true;
   with_gil(host.get(), [&](const Host& h) {
     h.close();
     host.reset();  // drops its references, so under the GIL
@@ -131,11 +133,15 @@ Comm make(nb::object transport, const std::string& name, std::int32_t rank, std:
   callbacks.failed_rank = &failed_rank;
   gcomm_comm* comm = nullptr;
   Failure failure;
+  bool closed = false;
+  host->closed_early = &closed;
   {
     nb::gil_scoped_release released;
     failure = Failure::of(gcomm_comm_create_callbacks(&callbacks, nullptr, &comm));
   }
+  if (closed) host.release();  // it could not be made to the end, and close() has freed the host
   if (failure.result != GCOMM_OK) raise(failure);
+  host->closed_early = nullptr;
   host.release();  // close() frees it
   return Comm(comm);
 }

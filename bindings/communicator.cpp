@@ -33,7 +33,8 @@ struct Listener {
 };
 
 std::vector<Comm> make_local(std::int32_t n) {
-  std::vector<gcomm_comm*> made(static_cast<std::size_t>(std::max(n, 0)), nullptr);
+  // A number out of range is the library's to refuse: it writes nothing then.
+  std::vector<gcomm_comm*> made(static_cast<std::size_t>(std::clamp(n, 0, GCOMM_LOCAL_MOST_RANKS)), nullptr);
   check_without_gil([&] { return gcomm_comm_create_local(n, nullptr, made.data()); });
   std::vector<Comm> comms;
   comms.reserve(made.size());

@@ -1,5 +1,7 @@
 #include "errors.h"
 
+#include <cstring>
+
 namespace gcomm_python {
 
 Failure Failure::of(gcomm_result result) {
@@ -9,8 +11,11 @@ Failure Failure::of(gcomm_result result) {
 
 void raise(const Failure& failure) {
   const char* text = failure.text.empty() ? gcomm_result_string(failure.result) : failure.text.c_str();
+  // Another rank's program, in C, may have given any bytes as its reason.
+  nb::object words =
+      nb::steal(PyUnicode_DecodeUTF8(text, static_cast<Py_ssize_t>(std::strlen(text)), "backslashreplace"));
   nb::object error = nb::module_::import_("gcomm.errors")
-                         .attr("from_result")(static_cast<int>(failure.result), text, failure.rank);
+                         .attr("from_result")(static_cast<int>(failure.result), words, failure.rank);
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(error.ptr())), error.ptr());
   throw nb::python_error();
 }

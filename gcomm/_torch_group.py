@@ -101,7 +101,7 @@ def _torch_group(group: Any, verb: str) -> Any:
         )
     if group is not None and not isinstance(group, dist.ProcessGroup):
         raise InvalidArgumentError(
-            f"{verb}: group is no torch process group and no gcomm.Communicator: {group!r}"
+            f"{verb}: group is no torch process group, mpi4py communicator or gcomm.Communicator: {group!r}"
         )
     if not dist.is_initialized():
         raise InvalidArgumentError(

@@ -2,14 +2,15 @@
 
 Every verb takes
 
-group : ProcessGroup, Communicator or None
-    A torch process group (None: the default one), whose communicator is made collectively at its first use and
-    kept as long as the group; or a :class:`gcomm.Communicator`.
+group : ProcessGroup, mpi4py.MPI.Intracomm, Communicator or None
+    A torch process group (None: the default one) or an mpi4py communicator, whose :class:`gcomm.Communicator`
+    is made collectively at its first use and kept as long as the group; or a Communicator itself.
 codec : str, Codec or None
     What travels, as for :func:`gcomm.codec`. None: exact. For sums and averages that is the format of the
     array's own element type; for the rest its bytes, whatever the element type. All ranks give the same.
 key : str, optional
-    The name of the array, for codecs with state (error feedback, stochastic rounding).
+    The name of the array, for codecs with state. Error feedback and gift need it. Without it stochastic
+    rounding draws the same numbers in every call, so that errors do not average out over calls.
 async_op : bool
     True: returns a :class:`gcomm.Work` at once. False: waits, and returns None.
 timeout : float or timedelta, optional

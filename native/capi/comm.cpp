@@ -17,10 +17,12 @@ using gcomm::comm::Communicator;
 
 namespace {
 
-// A config with everything filled in.
+// A config with everything filled in. Whatever can be wrong with it or with the environment is found before a
+// peer or a host hears of the communicator.
 struct Settings {
   double timeout_s;
   size_t slot_bytes;
+  gcomm::codec::Isa isa;
 };
 
 Settings settings(const gcomm_comm_config* config, int32_t ranks, size_t most_slot) {
@@ -28,13 +30,20 @@ Settings settings(const gcomm_comm_config* config, int32_t ranks, size_t most_sl
   return {given.timeout_s != 0 ? gcomm::comm::check_timeout_s(given.timeout_s, "config.timeout_s")
                                : gcomm::comm::default_timeout_s(),
           given.slot_bytes != 0 ? gcomm::comm::check_slot_bytes(given.slot_bytes, "config.slot_bytes")
-                                : gcomm::comm::default_slot_bytes(ranks, most_slot)};
+                                : gcomm::comm::default_slot_bytes(ranks, most_slot),
+          gcomm::comm::default_isa()};
 }
 
-gcomm_comm* make_handle(std::unique_ptr<gcomm::Transport> transport, double timeout_s) {
+gcomm_comm* make_handle(std::unique_ptr<gcomm::Transport> transport, const Settings& with) {
   auto handle = std::make_unique<gcomm_comm>();
-  handle->comm = std::make_unique<Communicator>(std::move(transport), timeout_s, gcomm::comm::default_isa());
+  handle->comm = std::make_unique<Communicator>(std::move(transport), with.timeout_s, with.isa);
   return handle.release();
+}
+
+void check_local_ranks(int32_t n) {
+  if (n >= 1 && n <= GCOMM_LOCAL_MOST_RANKS) return;
+  throw Error(Code::kInvalid, "n: " + std::to_string(n) + " ranks cannot form a communicator, expected 1 to " +
+                                  std::to_string(GCOMM_LOCAL_MOST_RANKS));
 }
 
 Communicator& open(gcomm_comm* comm) { return *required(comm, "comm").comm; }
@@ -46,11 +55,11 @@ extern "C" {
 gcomm_result gcomm_comm_create_local(int32_t n, const gcomm_comm_config* config, gcomm_comm** comms) {
   return guard([&] {
     required(comms, "comms");
-    if (n < 1) throw Error(Code::kInvalid, "n: " + std::to_string(n) + " ranks cannot form a communicator");
+    check_local_ranks(n);
     const Settings with = settings(config, n, gcomm::kLocalDefaultSlot);
     auto transports = gcomm::make_local(n, with.slot_bytes);
     std::vector<std::unique_ptr<gcomm_comm>> made;
-    for (auto& transport : transports) made.emplace_back(make_handle(std::move(transport), with.timeout_s));
+    for (auto& transport : transports) made.emplace_back(make_handle(std::move(transport), with));
     for (size_t i = 0; i < made.size(); ++i) comms[i] = made[i].release();
   });
 }
@@ -95,7 +104,7 @@ gcomm_result gcomm_comm_create_tcp(gcomm_tcp_listener* listener, int32_t rank, i
     *comm = make_handle(
         gcomm::make_tcp(required(listener, "listener").listener, rank, size, all, secret, with.slot_bytes,
                         gcomm::comm::deadline_after(with.timeout_s), gcomm::comm::tcp_shares_memory()),
-        with.timeout_s);
+        with);
   });
 }
 
@@ -108,7 +117,7 @@ gcomm_result gcomm_comm_create_env(const gcomm_comm_config* config, gcomm_comm**
         gcomm::make_tcp_env(launch.rank, launch.size, launch.master_addr, launch.master_port,
                             gcomm::comm::socket_interface(), with.slot_bytes,
                             gcomm::comm::deadline_after(with.timeout_s), gcomm::comm::tcp_shares_memory()),
-        with.timeout_s);
+        with);
   });
 }
 
@@ -118,7 +127,7 @@ gcomm_result gcomm_comm_create_mpi(const void* comm, size_t comm_bytes, const gc
     required(out, "out") = nullptr;
     if (comm == nullptr) throw Error(Code::kInvalid, "comm: NULL");
     const Settings with = settings(config, gcomm::mpi_size(comm, comm_bytes), gcomm::kMpiDefaultSlot);
-    *out = make_handle(gcomm::make_mpi(comm, comm_bytes, with.slot_bytes), with.timeout_s);
+    *out = make_handle(gcomm::make_mpi(comm, comm_bytes, with.slot_bytes), with);
   });
 }
 
@@ -137,7 +146,7 @@ gcomm_result gcomm_comm_create_callbacks(const gcomm_transport_callbacks* callba
     } else {
       gcomm::comm::check_slot_bytes(host.slot_bytes, "callbacks.slot_bytes");
     }
-    *comm = make_handle(gcomm::make_callback(host), with.timeout_s);
+    *comm = make_handle(gcomm::make_callback(host), with);
   });
 }
 

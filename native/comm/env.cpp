@@ -8,6 +8,7 @@
 
 #include "base/error.h"
 #include "collective/cut.h"
+#include "transport/transport.h"
 
 namespace gcomm::comm {
 namespace {
@@ -110,7 +111,7 @@ bool tcp_shares_memory() {
 
 Launch launch() {
   Launch launch;
-  launch.size = required_number("WORLD_SIZE", 1, 1 << 20);
+  launch.size = required_number("WORLD_SIZE", 1, kMostRanks);
   launch.rank = required_number("RANK", 0, launch.size - 1);
   const std::optional<std::string> host = variable("MASTER_ADDR");
   if (!host) throw Error(Code::kInvalid, "MASTER_ADDR: not set");

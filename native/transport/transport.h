@@ -29,6 +29,9 @@ enum class Lane : std::uint8_t {
 };
 inline constexpr int kLaneCount = 3;
 
+// Beyond any machine, and memory for each rank can still be had.
+inline constexpr int kMostRanks = 1 << 20;
+
 struct TransportOp {
   enum class Kind : std::uint8_t { kSend, kRecv };
   Kind kind;

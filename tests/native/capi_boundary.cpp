@@ -183,6 +183,8 @@ void codec_state() {
 void communicators() {
   gcomm_comm* comms[2] = {};
   CHECK(failed(gcomm_comm_create_local(0, nullptr, comms), GCOMM_ERR_INVALID, "n: 0"));
+  CHECK(failed(gcomm_comm_create_local(GCOMM_LOCAL_MOST_RANKS + 1, nullptr, comms), GCOMM_ERR_INVALID,
+               "n: 1025 ranks cannot form a communicator, expected 1 to 1024"));
   CHECK(failed(gcomm_comm_create_local(2, nullptr, nullptr), GCOMM_ERR_INVALID, "comms: NULL"));
   gcomm_comm_config config{};
   CHECK(failed(gcomm_comm_create_local(2, &config, comms), GCOMM_ERR_INVALID,

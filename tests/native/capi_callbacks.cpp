@@ -246,6 +246,30 @@ void refused() {
         "%s", gcomm_last_error());
 }
 
+// A host keeps what it offered where no communicator came of it, whatever is at fault.
+void nothing_is_closed_that_was_not_made() {
+  Host host;
+  gcomm_transport_callbacks callbacks{};
+  callbacks.struct_size = sizeof callbacks;
+  callbacks.context = &host;
+  callbacks.name = "queues";
+  callbacks.size = 2;
+  callbacks.post = post;
+  callbacks.wait_all = wait_all;
+  callbacks.close = close_host;
+  gcomm_comm* comm = nullptr;
+  const auto refused_for = [&](const char* what) {
+    return gcomm_comm_create_callbacks(&callbacks, nullptr, &comm) == GCOMM_ERR_INVALID && comm == nullptr &&
+           std::string(gcomm_last_error()).find(what) != std::string::npos;
+  };
+  CHECK(setenv("GCOMM_ISA", "mmx", 1) == 0);
+  CHECK(refused_for("GCOMM_ISA"), "%s", gcomm_last_error());
+  CHECK(unsetenv("GCOMM_ISA") == 0);
+  callbacks.size = 0x7FFFFFFF;
+  CHECK(refused_for("callbacks.size"), "%s", gcomm_last_error());
+  CHECK(host.closes == 0);
+}
+
 }  // namespace
 
 int main() {
@@ -259,5 +283,6 @@ int main() {
   failures();
   link_probe_keeps_its_buffers();
   refused();
+  nothing_is_closed_that_was_not_made();
   return check::report("capi_callbacks");
 }

@@ -122,6 +122,23 @@ def test_late() -> None:
         comm.close()
 
 
+@pytest.mark.parametrize(("variable", "value"), [("GCOMM_ISA", "mmx"), ("GCOMM_TIMEOUT", "soon")])
+def test_an_environment_that_is_wrong(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    runtime = Queues(0, {})
+    with pytest.raises(gcomm.errors.InvalidArgumentError, match=f"{variable}: .*'{value}'"):
+        gcomm.Communicator.from_runtime(runtime, 0, 2)
+    assert runtime.calls == []
+
+
+def test_far_too_many_ranks() -> None:
+    """Refused before memory is asked for."""
+    with pytest.raises(gcomm.errors.InvalidArgumentError, match=r"callbacks\.size: 2147483647"):
+        gcomm.Communicator.from_runtime(Queues(0, {}), 0, 2**31 - 1)
+    with pytest.raises(gcomm.errors.InvalidArgumentError, match=r"n: 2147483647 ranks.*expected 1 to 1024"):
+        gcomm.Communicator.local(2**31 - 1)
+
+
 @pytest.mark.parametrize(("rank", "size"), [(2, 2), (-1, 2), (0, 0)])
 def test_shapes_that_cannot_be(rank: int, size: int) -> None:
     with pytest.raises(gcomm.errors.InvalidArgumentError, match="from_runtime"):

@@ -143,7 +143,9 @@ typedef struct gcomm_comm_config {
   uint64_t slot_bytes; /* longest message; 0: the transport's default; equal on all ranks */
 } gcomm_comm_config;
 
-/* n ranks as threads of this process; comms gets n handles. config may be NULL everywhere. */
+/* n ranks (at most GCOMM_LOCAL_MOST_RANKS) as threads of this process; comms gets n handles. config may be NULL
+ * everywhere. */
+#define GCOMM_LOCAL_MOST_RANKS 1024
 GCOMM_API gcomm_result gcomm_comm_create_local(int32_t n, const gcomm_comm_config* config, gcomm_comm** comms);
 
 /* TCP by hand: every rank makes a listener, the addresses and one random token travel by whatever the host has,

@@ -229,7 +229,8 @@ std::unique_ptr<Transport> make_callback(const HostCallbacks& callbacks) {
     if (!good) throw Error(Code::kInvalid, "callbacks." + what);
   };
   require(callbacks.name != nullptr && callbacks.name[0] != '\0', "name: missing");
-  require(callbacks.size >= 1, "size: " + std::to_string(callbacks.size) + " ranks cannot form a communicator");
+  require(callbacks.size >= 1 && callbacks.size <= kMostRanks,
+          "size: " + std::to_string(callbacks.size) + " ranks cannot form a communicator");
   require(
       callbacks.rank >= 0 && callbacks.rank < callbacks.size,
       "rank: " + std::to_string(callbacks.rank) + " is not in a world of " + std::to_string(callbacks.size));

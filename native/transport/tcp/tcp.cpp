@@ -65,7 +65,7 @@ class TcpTransport final : public Transport {
 };
 
 void check_shape(int rank, int size, std::size_t slot) {
-  if (size < 1)
+  if (size < 1 || size > kMostRanks)
     throw Error(Code::kInvalid, "size: " + std::to_string(size) + " ranks cannot form a communicator");
   if (rank < 0 || rank >= size) {
     throw Error(Code::kInvalid,
