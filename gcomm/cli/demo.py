@@ -88,6 +88,11 @@ def _train(plan: Message, ranks: int, transport: str) -> list[Message]:
             if "result" in message:
                 rows.extend(message["result"])
                 return
+            if message["step"] == 1:
+                status.note(
+                    f"training {len(message['losses'])} models side by side, {plan['steps']} steps each; the "
+                    "results follow at the end"
+                )
             losses = "  ".join(f"{name} {loss:.3f}" for name, loss in message["losses"].items())
             status.say(f"step {message['step']}, loss: {losses}")
             status.step()

@@ -36,7 +36,7 @@ class Plan:
     evaluation_sequences: int
     seed: int
     shape: dict[str, int]
-    peak_rate: float = 3e-3
+    peak_rate: float = 1.5e-3
 
 
 class Learner:

@@ -94,7 +94,7 @@ def write_json(rows: Any, target: str) -> None:
 
 
 class Status:
-    """Progress on stderr; silent where stderr is no terminal."""
+    """Progress on stderr; where stderr is no terminal, only its notes are shown."""
 
     def __init__(self, progress: Progress, total: int | None) -> None:
         self._progress = progress
@@ -103,6 +103,10 @@ class Status:
     def say(self, text: str) -> None:
         """What is going on now."""
         self._progress.update(self._task, description=text)
+
+    def note(self, text: str) -> None:
+        """A line that stays."""
+        self._progress.console.print(text, highlight=False, soft_wrap=True)
 
     def step(self) -> None:
         """One more part is done."""

@@ -267,7 +267,7 @@ def test_nothing_was_sent(comm: Communicator) -> None:
 
 
 BAD_GROUPS: list[tuple[str, Any, type[Exception], str]] = [
-    ("text", "world", ValueError, "no torch process group and no gcomm.Communicator: 'world'"),
+    ("text", "world", ValueError, "no torch process group, mpi4py communicator or gcomm.Communicator: 'world'"),
     ("number", 3, ValueError, "no torch process group"),
     ("default", None, ValueError, "no default group; call init_process_group first"),
 ]

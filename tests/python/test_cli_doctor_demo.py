@@ -117,6 +117,7 @@ def test_demo(tmp_path: Path) -> None:
     assert exact["wire_bytes_per_step"] > 3 * fp8["wire_bytes_per_step"] > 4 * int4["wire_bytes_per_step"]
     assert (tmp_path / "demo" / "loss.png").read_bytes().startswith(b"\x89PNG")
     assert result.stdout.count("bit for bit") == 3
+    assert "training 3 models side by side, 12 steps each" in result.stderr
 
 
 def test_demo_repeats_exactly(tmp_path: Path) -> None:
