@@ -86,13 +86,13 @@ void run_rank(const Job& job, comm::Communicator& comm) {
   }
 }
 
-constexpr int kMostRanks = 64;
+constexpr int kMostProcesses = 64;
 
 // Memory that all ranks share, to find one another.
 struct Board {
   TcpToken token;
   std::atomic<int> ready{0};
-  char addresses[kMostRanks][64];
+  char addresses[kMostProcesses][64];
 };
 
 std::unique_ptr<Transport> connect(Board& board, int rank, int ranks) {
@@ -116,7 +116,7 @@ int main(int argc, char** argv) {
   if (argc > 4) job.codecs.assign(argv + 4, argv + argc);
   auto* board = static_cast<Board*>(
       ::mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0));
-  if (board == MAP_FAILED || job.ranks < 1 || job.ranks > kMostRanks) return 2;
+  if (board == MAP_FAILED || job.ranks < 1 || job.ranks > kMostProcesses) return 2;
   board->token = random_token();
   std::printf("%d ranks, %zu bytes\n", job.ranks, job.bytes);
   std::fflush(stdout);

@@ -22,8 +22,8 @@ Error peer_closed(int peer);
 Error communicator_closed();
 Error used_after_fork();
 
-// Of the ranks that were waited for those that do not wait for somebody themselves: a rank that waits for the one
-// that is stuck is as late as that one, and must not be blamed in its place. All of them if each waits.
+// Of the ranks that were waited for those that do not wait for somebody themselves: a rank that waits for the
+// one that is stuck is as late as that one, and must not be blamed in its place. All of them if each waits.
 std::vector<bool> stuck_among(const std::vector<bool>& late, const std::vector<bool>& waiting);
 
 // late[p]: rank p was waited for.

@@ -54,8 +54,8 @@ struct RankState {
   TicketPool<LocalOp> pool;
   std::condition_variable changed;
   std::array<int, kLaneCount> waiting{};  // threads inside wait_all(), by the lane of their operations
-  int copying = 0;       // operations of this rank that a copy is reading or writing
-  bool closing = false;  // close() waits for the last copy
+  int copying = 0;                        // operations of this rank that a copy is reading or writing
+  bool closing = false;                   // close() waits for the last copy
   bool closed = false;
 };
 

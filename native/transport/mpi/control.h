@@ -83,7 +83,6 @@ class Control {
     while (!calls_.test(incoming_).complete && Clock::now() < patience) std::this_thread::yield();
   }
 
-
  private:
   enum Kind : std::uint32_t { kGoodbye = 1, kNotice = 2 };
   struct Message {
