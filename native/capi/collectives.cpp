@@ -45,10 +45,10 @@ gcomm_result submit(gcomm_comm* comm, const gcomm_call_options* options, gcomm_w
 const std::vector<TensorView>& views(const gcomm_tensor* tensors, uint64_t n) {
   thread_local std::vector<TensorView> all;
   all.clear();
-  if (n > 0) gcomm::capi::check_struct_size(required(tensors, "tensors"), "gcomm_tensor");
+  if (n > 0) required(tensors, "tensors");
   const auto* at = reinterpret_cast<const char*>(tensors);
   for (uint64_t i = 0; i < n; ++i, at += tensors->struct_size) {
-    const auto& tensor = *reinterpret_cast<const gcomm_tensor*>(at);
+    const auto tensor = gcomm::capi::read_struct(*reinterpret_cast<const gcomm_tensor*>(at), "gcomm_tensor");
     if (tensor.struct_size != tensors->struct_size) {
       throw Error(Code::kInvalid,
                   "tensors[" + std::to_string(i) + "].struct_size: differs from that of tensors[0]");

@@ -135,11 +135,11 @@ gcomm_result gcomm_comm_create_callbacks(const gcomm_transport_callbacks* callba
                                          const gcomm_comm_config* config, gcomm_comm** comm) {
   return guard([&] {
     required(comm, "comm") = nullptr;
-    gcomm::capi::check_struct_size(required(callbacks, "callbacks"), "gcomm_transport_callbacks");
-    const Settings with = settings(config, callbacks->size, gcomm::kCallbackDefaultSlot);
+    const auto given = gcomm::capi::read_struct(required(callbacks, "callbacks"), "gcomm_transport_callbacks");
+    const Settings with = settings(config, given.size, gcomm::kCallbackDefaultSlot);
     gcomm::HostCallbacks host;
-    static_assert(sizeof host == sizeof *callbacks);
-    std::memcpy(&host, callbacks, sizeof host);
+    static_assert(sizeof host == sizeof given);
+    std::memcpy(&host, &given, sizeof host);
     const bool configured = config != nullptr && config->slot_bytes != 0;
     if (configured || host.slot_bytes == 0) {
       host.slot_bytes = with.slot_bytes;

@@ -10,8 +10,8 @@
 
 using gcomm::Code;
 using gcomm::Error;
-using gcomm::capi::check_struct_size;
 using gcomm::capi::guard;
+using gcomm::capi::read_struct;
 using gcomm::capi::required;
 using gcomm::capi::required_memory;
 using gcomm::capi::write_struct;
@@ -49,8 +49,7 @@ extern "C" {
 gcomm_result gcomm_gnmr_create(const gcomm_gnmr_config* config, gcomm_gnmr** gnmr) {
   return guard([&] {
     required(gnmr, "gnmr") = nullptr;
-    const gcomm_gnmr_config& from = required(config, "config");
-    check_struct_size(from, "gcomm_gnmr_config");
+    const gcomm_gnmr_config from = read_struct(required(config, "config"), "gcomm_gnmr_config");
     gcomm::gnmr::Config values;
     values.tau = from.tau;
     values.tau_delta = from.tau_delta;
@@ -96,7 +95,7 @@ gcomm_result gcomm_gnmr_find_unit(const gcomm_gnmr* gnmr, const char* name, uint
 gcomm_result gcomm_gnmr_get_unit(const gcomm_gnmr* gnmr, uint32_t unit, gcomm_gnmr_unit* values) {
   return guard([&] {
     const auto& controller = required(gnmr, "gnmr").controller;
-    check_struct_size(required(values, "values"), "gcomm_gnmr_unit");
+    double* const recent = read_struct(required(values, "values"), "gcomm_gnmr_unit").recent;
     const Unit& from = controller.unit(unit);
     gcomm_gnmr_unit to{};
     to.name = controller.name(unit).c_str();
@@ -110,7 +109,7 @@ gcomm_result gcomm_gnmr_get_unit(const gcomm_gnmr* gnmr, uint32_t unit, gcomm_gn
     to.reason = static_cast<uint32_t>(from.reason);
     to.filled = from.filled;
     to.next = from.next;
-    to.recent = values->recent;
+    to.recent = recent;
     if (to.recent != nullptr) std::copy_n(controller.recent(unit), from.filled, to.recent);
     write_struct(values, to, "gcomm_gnmr_unit");
   });
@@ -119,8 +118,7 @@ gcomm_result gcomm_gnmr_get_unit(const gcomm_gnmr* gnmr, uint32_t unit, gcomm_gn
 gcomm_result gcomm_gnmr_set_unit(gcomm_gnmr* gnmr, uint32_t unit, const gcomm_gnmr_unit* values) {
   return guard([&] {
     auto& controller = required(gnmr, "gnmr").controller;
-    const gcomm_gnmr_unit& from = required(values, "values");
-    check_struct_size(from, "gcomm_gnmr_unit");
+    const gcomm_gnmr_unit from = read_struct(required(values, "values"), "gcomm_gnmr_unit");
     if (from.filled > 0) required_memory(from.recent, "values.recent");
     Unit to;
     to.mean = from.mean;

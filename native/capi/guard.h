@@ -2,6 +2,7 @@
 // them.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstring>
 #include <string>
@@ -42,28 +43,43 @@ inline void required_memory(const void* memory, const char* name) {
   required(static_cast<const char*>(memory), name);
 }
 
+// What a caller's struct has at least: its size in the first version that had it. Whoever lets a struct grow
+// writes the old size down as a specialisation.
 template <typename Struct>
-void check_struct_size(const Struct& value, const char* name) {
-  if (value.struct_size < sizeof(Struct)) {
+constexpr std::size_t first_size() {
+  return sizeof(Struct);
+}
+
+template <typename Struct>
+std::size_t known_bytes(const Struct& value, const char* name) {
+  if (value.struct_size < first_size<Struct>()) {
     throw Error(Code::kInvalid, std::string(name) + ".struct_size: " + std::to_string(value.struct_size) +
-                                    ", expected sizeof(" + name + ") = " + std::to_string(sizeof(Struct)));
+                                    ", expected sizeof(" + name + "), at least " +
+                                    std::to_string(first_size<Struct>()));
   }
+  return std::min(value.struct_size, sizeof(Struct));
+}
+
+// As much of a caller's struct as caller and library both know; the rest is 0.
+template <typename Struct>
+Struct read_struct(const Struct& from, const char* name) {
+  Struct values{};
+  std::memcpy(&values, &from, known_bytes(from, name));
+  return values;
 }
 
 // An optional struct: its defaults, all zero, where the caller gave NULL.
 template <typename Struct>
 Struct read_optional(const Struct* from, const char* name) {
-  if (from == nullptr) return Struct{};
-  check_struct_size(*from, name);
-  return *from;
+  return from == nullptr ? Struct{} : read_struct(*from, name);
 }
 
-// Fills a caller's struct but for its struct_size.
+// Fills as much of a caller's struct as both know, but for its struct_size.
 template <typename Struct>
 void write_struct(Struct* to, Struct values, const char* name) {
-  check_struct_size(required(to, name), name);
+  const std::size_t bytes = known_bytes(required(to, name), name);
   values.struct_size = to->struct_size;
-  *to = values;
+  std::memcpy(to, &values, bytes);
 }
 
 }  // namespace gcomm::capi

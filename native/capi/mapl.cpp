@@ -43,18 +43,17 @@ extern "C" {
 gcomm_result gcomm_mapl_rvq_create(const gcomm_mapl_rvq_config* config, gcomm_mapl_rvq** rvq) {
   return guard([&] {
     required(rvq, "rvq") = nullptr;
-    gcomm::capi::check_struct_size(required(config, "config"), "gcomm_mapl_rvq_config");
-    if (config->dim < 1 || config->dim > kMaxDim) {
-      throw Error(Code::kInvalid, "dim: " + std::to_string(config->dim) + ", expected 1 to 2^32");
+    const auto given = gcomm::capi::read_struct(required(config, "config"), "gcomm_mapl_rvq_config");
+    if (given.dim < 1 || given.dim > kMaxDim) {
+      throw Error(Code::kInvalid, "dim: " + std::to_string(given.dim) + ", expected 1 to 2^32");
     }
     const gcomm::codec::Isa isa =
-        config->isa == nullptr ? gcomm::comm::default_isa() : gcomm::codec::parse_isa(config->isa);
+        given.isa == nullptr ? gcomm::comm::default_isa() : gcomm::codec::parse_isa(given.isa);
     gcomm::mapl::CodebookShape shape;
-    shape.subvector = or_default(config->subvector, shape.subvector);
-    shape.stages = or_default(config->stages, shape.stages);
-    shape.codewords = or_default(config->codewords, shape.codewords);
-    *rvq =
-        new gcomm_mapl_rvq{config->dim, gcomm::mapl::Learner(shape, config->seed), gcomm::mapl::RowCoder(isa)};
+    shape.subvector = or_default(given.subvector, shape.subvector);
+    shape.stages = or_default(given.stages, shape.stages);
+    shape.codewords = or_default(given.codewords, shape.codewords);
+    *rvq = new gcomm_mapl_rvq{given.dim, gcomm::mapl::Learner(shape, given.seed), gcomm::mapl::RowCoder(isa)};
   });
 }
 

@@ -1,4 +1,5 @@
 gcomm_native_test(capi_boundary SOURCES capi_boundary.cpp LINKS capi)
+gcomm_native_test(capi_struct_sizes SOURCES capi_struct_sizes.cpp LINKS capi)
 gcomm_native_test(capi_callbacks SOURCES capi_callbacks.cpp LINKS capi)
 gcomm_native_test(capi_c99 ALONE SOURCES capi_c99.c LINKS capi)
 set_target_properties(capi_c99 PROPERTIES C_STANDARD 99 C_STANDARD_REQUIRED ON C_EXTENSIONS OFF)

@@ -1,28 +1,29 @@
 // A test is an executable: CHECK prints what failed and goes on, report() is main's exit status.
 #pragma once
 
+#include <atomic>
 #include <cstdio>
 #include <exception>
 
 namespace check {
 
-inline int& failures() {
-  static int n = 0;
+inline std::atomic<int>& failures() {
+  static std::atomic<int> n{0};
   return n;
 }
-inline int& checks() {
-  static int n = 0;
+inline std::atomic<int>& checks() {
+  static std::atomic<int> n{0};
   return n;
 }
 
 inline int report(const char* name) {
-  std::printf("%s: %d checks, %d failed\n", name, checks(), failures());
+  std::printf("%s: %d checks, %d failed\n", name, checks().load(), failures().load());
   return failures() == 0 && checks() > 0 ? 0 : 1;
 }
 
 }  // namespace check
 
-// Not thread-safe on purpose: threads hand their findings to the thread that checks.
+// Counts from any thread; mostly threads hand their findings to the thread that checks.
 #define CHECK(condition, ...)                                     \
   do {                                                            \
     ++check::checks();                                            \

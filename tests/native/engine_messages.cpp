@@ -134,7 +134,7 @@ void words() {
       std::string(error.what()) ==
           "ranks disagree on count, key: rank 0: all_reduce(sum, float32[1024], codec int8); rank 1: "
           "all_reduce(sum, float32[1024], codec int8); rank 2: all_reduce(sum, float32[1025], codec int8, key "
-          "'layer?3')",
+          "'layer\\x0a3')",
       "%s", error.what());
   CHECK(error.code() == Code::kMismatch && error.peer() == 2);
   CHECK(mismatch({{0, describe(call)}, {1, describe(others[2])}}).peer() == -1);
