@@ -77,13 +77,14 @@ class Host:
 class Call:
     """The arguments of one call, checked one after the other, and what must happen once it has completed."""
 
-    __slots__ = ("async_op", "codec", "comm", "finishers", "keep", "key", "seconds", "verb")
+    __slots__ = ("async_op", "codec", "comm", "controlled", "finishers", "keep", "key", "seconds", "verb")
 
     def __init__(self, comm: Host, verb: str, codec: Any, key: Any, *, async_op: bool, timeout: Any) -> None:
         self.comm = comm
         self.verb = verb
         self.async_op = async_op
         self.finishers: list[Callable[[], None]] = []
+        self.controlled = False
         # 0: the communicator's default.
         self.seconds = 0.0 if timeout is None else parse_timeout(timeout, self.where("timeout")) or 0.0
         self.codec: _native.Codec | None = None
@@ -182,7 +183,15 @@ class Call:
             return None
         torch = sys.modules.get("torch")
         for_torch = torch is not None and any(isinstance(each, torch.Tensor) for each in self.keep)
-        work = Work(native, self.comm, self.verb, result, finishers=self.finishers, for_torch=for_torch)
+        work = Work(
+            native,
+            self.comm,
+            self.verb,
+            result,
+            finishers=self.finishers,
+            for_torch=for_torch,
+            controlled=self.controlled,
+        )
         if self.async_op:
             return work
         work.wait()

@@ -42,6 +42,7 @@ class Collectives(Host):
         if control is not None:
             # Before a result is copied back to an array that is not contiguous.
             call.finishers.insert(0, control.finisher([target]))
+            call.controlled = True
         row = (source.pointer, target.pointer, source.count, call.key, *source.matrix())
         result = tensor if out is None else out
         return call.start(_native.all_reduce, [row], source.dtype, number, call.codec, result=result)
@@ -92,6 +93,7 @@ class Collectives(Host):
             rows.append((memory.pointer, memory.pointer, memory.count, known, *memory.matrix()))
         if control is not None:
             call.finishers.insert(0, control.finisher(outputs))
+            call.controlled = True
         dtype = arrays[0].dtype
         return call.start(_native.all_reduce, rows, dtype, number, call.codec, result=list(tensors))
 

@@ -59,15 +59,21 @@ class Control:
         return choice[min(level, len(choice) - 1)]
 
     def finisher(self, outputs: Sequence[Array]) -> Callable[[], None]:
-        """What looks at the sums and acts on them, in place."""
+        """What looks at the sums and acts on them, in place; once each, also if it is interrupted and run again."""
+        waiting = list(zip(self._units, outputs, strict=True))
+        actions: dict[str, Any] = {}
+        observed = False
 
         def finish() -> None:
-            norms = {
-                unit: _native.norm(array.pointer, int(array.dtype), array.count)
-                for unit, array in zip(self._units, outputs, strict=True)
-            }
-            actions = self._controller._observe_next(norms)
-            for unit, array in zip(self._units, outputs, strict=True):
+            nonlocal observed
+            if not observed:
+                norms = {
+                    unit: _native.norm(array.pointer, int(array.dtype), array.count) for unit, array in waiting
+                }
+                observed = True
+                actions.update(self._controller._observe_next(norms))
+            while waiting:
+                unit, array = waiting.pop()
                 action = actions.get(unit)
                 if action is not None and action.scale != 1:
                     _native.scale(array.pointer, int(array.dtype), array.count, action.scale)

@@ -112,7 +112,7 @@ class Controller:
             "levels": parse_int(levels, Where("Controller", "levels", None), 1, 2**20),
         }
         self._native = _native.Gnmr(**self._config)
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()
         self._ids: dict[str, int] = {}
         self._names: dict[int, str] = {}
         self._keys: tuple[str, ...] = ()  # of the last observe(), and their numbers
@@ -226,7 +226,7 @@ class Controller:
         with self._lock:
             step = self._native.step
             seen = any(unit in self._ids and self._native.get(self._ids[unit])[5] == step for unit in norms)
-        return self.observe(norms, max(step, 0) + (1 if seen and step >= 0 else 0))
+            return self.observe(norms, max(step, 0) + (1 if seen and step >= 0 else 0))
 
     def unit(self, unit: str) -> dict[str, Any]:
         """What is remembered of a unit: mean, rho, delta, count (norms in the mean), until, seen (the last step
@@ -399,7 +399,8 @@ class Controller:
         self._names[id_] = unit
 
     def _forget(self, units: list[str]) -> None:
-        for unit in units:
+        # The last first: what is added next gets the numbers that these would have got.
+        for unit in reversed(units):
             id_ = self._ids.pop(unit)
             self._native.remove(id_)
             del self._names[id_]

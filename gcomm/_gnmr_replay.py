@@ -237,6 +237,11 @@ def _fit(runs: list[tuple[dict[str, Any], _Events]], window: int, rate: float) -
             break
         changed["tau"] *= 1.1
         changed["tau_delta"] *= 1.1
+    else:
+        raise InvalidArgumentError(
+            f"no thresholds reach {rate:g} alarms a unit-step on this log: {alarms} of {unit_steps} remain at "
+            f"tau {changed['tau']:.3g}; norms that are not finite alarm at any, so this was no healthy run"
+        )
     units = max(report["units"] for report in result.reports)
     changed["max_ops"] = max(1, 2 * result.totals()["busiest"], math.ceil(units / 20))
     return Calibration({**result.config, **changed}, alarms / unit_steps, alarms, unit_steps)

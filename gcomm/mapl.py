@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import numpy as np
@@ -54,9 +55,11 @@ class RVQ:
     ------
     gcomm.errors.InvalidArgumentError
         A number is out of its range.
+
+    Methods may be called from several threads; they take turns.
     """
 
-    __slots__ = ("_dim", "_native", "_shape")
+    __slots__ = ("_dim", "_lock", "_native", "_shape")
 
     def __init__(
         self,
@@ -77,6 +80,7 @@ class RVQ:
             number("codewords", codewords, 2, 4096),
             number("subvector", subvector, 1, 256),
         )
+        self._lock = threading.Lock()  # the core takes one call at a time, and Python's own lock is released
         self._native = _native.Rvq(
             self._dim,
             self._shape[2],
@@ -98,7 +102,8 @@ class RVQ:
         Setting them goes on from there as if they had been learned.
         """
         values = np.empty(self._shape, np.float32)
-        self._native.read(values.ctypes.data)
+        with self._lock:
+            self._native.read(values.ctypes.data)
         return values
 
     @codebooks.setter
@@ -108,7 +113,8 @@ class RVQ:
         if array.dtype is not Dtype.float32 or tuple(array.shape) != self._shape:
             where.invalid(f"expected float32 {self._shape}, got {array.dtype.name} {tuple(array.shape)}")
         array = array if array.contiguous else contiguous_copy(array, where)
-        self._native.load(array.pointer)
+        with self._lock:
+            self._native.load(array.pointer)
 
     def encoded_bytes(self, tokens: int) -> int:
         """Bytes that ``tokens`` rows take: 2 each, and the bits of all their codes in whole bytes."""
@@ -131,7 +137,8 @@ class RVQ:
             A row holds a NaN or an Inf. Nothing has been learned.
         """
         rows, tokens = self._rows(z, Where("update", "z", None))
-        self._native.update(rows.pointer, rows.dtype, tokens)
+        with self._lock:
+            self._native.update(rows.pointer, rows.dtype, tokens)
 
     def encode(self, z: Any) -> NDArray[np.uint8]:
         """The rows' scales, then their codes, as bytes (docs/wire-format.md, section 7).
@@ -147,7 +154,8 @@ class RVQ:
         """
         rows, tokens = self._rows(z, Where("encode", "z", None))
         codes = np.empty(self._native.encoded_bytes(tokens), np.uint8)
-        self._native.encode(rows.pointer, rows.dtype, tokens, codes.ctypes.data, codes.nbytes)
+        with self._lock:
+            self._native.encode(rows.pointer, rows.dtype, tokens, codes.ctypes.data, codes.nbytes)
         return codes
 
     def decode(self, codes: Any, out: Any) -> Any:
@@ -174,7 +182,8 @@ class RVQ:
         tokens = self._tokens(target, where)
         require_writable(target, where)
         written = target if target.contiguous else contiguous_empty(target, where)
-        self._native.decode(source.pointer, source.nbytes, written.pointer, written.dtype, tokens)
+        with self._lock:
+            self._native.decode(source.pointer, source.nbytes, written.pointer, written.dtype, tokens)
         if written is not target:
             copy_back(target, written)()
         return out

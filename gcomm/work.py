@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from . import _completion, _native
 from ._arguments import parse_timeout
 from ._arrays import Where
-from .errors import GcommError, InvalidArgumentError, TimeoutError
+from .errors import GcommError, InvalidArgumentError, TimeoutError, UnsupportedError
 
 if TYPE_CHECKING:
     from ._call import Host
@@ -28,11 +28,15 @@ class Work:
 
     An output that is not contiguous gets its values when :meth:`wait` returns, :meth:`is_completed` says True
     or the future is done.
+
+    Of a call with a controller, which decides in the order of these calls, :meth:`wait` alone releases the
+    result.
     """
 
     __slots__ = (
         "__weakref__",
         "_comm",
+        "_controlled",
         "_error",
         "_finishers",
         "_for_torch",
@@ -52,12 +56,14 @@ class Work:
         *,
         finishers: Sequence[Callable[[], None]],
         for_torch: bool,
+        controlled: bool = False,
     ) -> None:
         self._native = native
         self._comm = comm
         self._verb = verb
         self._result = result
-        self._finishers = finishers
+        self._finishers = list(finishers)
+        self._controlled = controlled
         self._for_torch = for_torch
         self._lock = threading.Lock()
         self._future: Any = None
@@ -103,7 +109,7 @@ class Work:
         """Whether the call has completed, well or not. Never waits."""
         if not self._native.is_completed():
             return False
-        if self._finishers:
+        if self._finishers and not self._controlled:
             # What failed is for wait() to tell.
             with contextlib.suppress(GcommError):
                 self._native.wait(0.0)
@@ -119,7 +125,17 @@ class Work:
             torch's where the call's arrays are torch tensors. The result is the array that was written (a list
             of them for all_reduce_coalesced; None for send and barrier). Its callbacks run in a thread of
             gcomm's own, so that nothing that they do holds up a transfer. It can't be cancelled.
+
+        Raises
+        ------
+        gcomm.errors.UnsupportedError
+            The call has a controller: futures are done in no certain order, and ranks would decide otherwise.
         """
+        if self._controlled:
+            raise UnsupportedError(
+                f"get_future of {self._verb} on rank {self._comm._rank}: not with a controller, whose decisions "
+                "depend on the order of calls; wait() for the work"
+            )
         with self._lock:
             if self._future is not None:
                 return self._future
@@ -153,9 +169,10 @@ class Work:
             if self._error is not None:
                 raise self._error
             try:
-                # Until all have been: a Ctrl-C in between leaves them to the next wait.
-                for finish in self._finishers:
-                    finish()
+                # Until all have been: a Ctrl-C in between leaves the rest to the next wait.
+                while self._finishers:
+                    self._finishers[0]()
+                    del self._finishers[0]
             except GcommError as error:
                 # A controller's: it refused the norms.
                 self._error = error
@@ -167,7 +184,6 @@ class Work:
                     f"copied back to the array: {error}"
                 )
                 raise self._error from error
-            self._finishers = ()
 
     def _resolve(self) -> None:
         try:

@@ -45,6 +45,7 @@ def replay_command(log: str, plot_file: str | None, json_file: str | None, **cha
 
     Exit code 1 if the run's own arguments do not lead to the logged decisions.
     """
+    present.require_writable(plot_file, json_file)
     if plot_file:
         require_matplotlib()
     changed = {name: value for name, value in changes.items() if value is not None}
@@ -72,6 +73,7 @@ def replay_command(log: str, plot_file: str | None, json_file: str | None, **cha
 @click.option("-J", "--json", "json_file", metavar="FILE", help="Write the proposal as JSON; - is stdout.")
 def calibrate_command(log: str, false_alarm_rate: float, json_file: str | None) -> None:
     """Propose tau, tau_delta, window and max_ops from LOG, of a run in which nothing went wrong."""
+    present.require_writable(json_file)
     try:
         found = calibrate(log, false_alarm_rate)
     except gcomm.errors.GcommError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import re
 from collections.abc import Sequence
@@ -239,7 +240,7 @@ def _fit_row(fitted: Fit, found: Measurements) -> Row:
 def _recommend(rows: Sequence[Row], found: Measurements, most: float) -> list[Row]:
     """The fastest row whose codec was measured to be exact enough, for each number of ranks and size."""
     worst = {
-        name: max(float(row.get("rel_err", 0.0)) for row in found.rows if row["codec"] == name)
+        name: max(float(row.get("rel_err", math.inf)) for row in found.rows if row["codec"] == name)
         for name in found.codecs
     }
     good = [row for row in rows if worst.get(row["codec"], float("inf")) <= most]

@@ -327,7 +327,9 @@ def _with_unmeasured(codecs: dict[str, Codec], found: Measurements) -> dict[str,
 def _baselines(found: Measurements, layout_of: Callable[[int], Layout]) -> dict[str, Baseline]:
     result = {}
     for name in dict.fromkeys(row["codec"] for row in found.baselines):
-        rows = [row for row in found.baselines if row["codec"] == name]
+        rows = [row for row in found.baselines if row["codec"] == name and row["world_size"] > 1]
+        if not rows:
+            continue
         rounds = np.array([2 * (row["world_size"] - 1) * layout_of(row["world_size"]).stretch for row in rows])
         sent = rounds * np.array([row["bytes"] / row["world_size"] for row in rows])
         times = np.array([row["time_us"] * 1e-6 for row in rows])

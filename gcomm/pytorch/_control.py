@@ -24,15 +24,33 @@ class Turn:
     is the same on all ranks, whatever completes first.
     """
 
-    def __init__(self, step: int, before: threading.Event | None) -> None:
+    def __init__(self, step: int, before: Turn | None, lock: threading.Lock) -> None:
         self.step = step
-        self._before = before
-        self.over = threading.Event()
+        self._lock = lock  # of all turns of a controller
+        self._comes = threading.Event()
+        self._ended = False
+        self._over = False
+        self._after: Turn | None = None
+        with lock:
+            if before is None or before._over:
+                self._comes.set()
+            else:
+                before._after = self
 
     def wait(self) -> None:
-        if self._before is not None:
-            self._before.wait()
-            self._before = None
+        """Until all buckets before have had their turns."""
+        self._comes.wait()
+
+    def end(self) -> None:
+        """The bucket does no more; where its turn has not come yet, it will pass it by."""
+        with self._lock:
+            self._ended = True
+            turn: Turn | None = self
+            while turn is not None and turn._ended and turn._comes.is_set():
+                turn._over = True
+                turn = turn._after
+                if turn is not None:
+                    turn._comes.set()
 
 
 class Control:
@@ -42,13 +60,14 @@ class Control:
         self._controller = controller
         self._statistics = statistics
         self._codecs: dict[tuple[int, int], Codec] = {}  # by the part's codec, and the level
+        self._held: list[Any] = []  # those codecs: as long as they live no other has their id
         self._alone: dict[tuple[str, int, int], Part] = {}  # by name, codec and level
-        self._last: threading.Event | None = None
+        self._last: Turn | None = None
+        self._lock = threading.Lock()
 
     def next_turn(self, step: int) -> Turn:
-        turn = Turn(step, self._last)
-        self._last = turn.over
-        return turn
+        self._last = Turn(step, self._last, self._lock)
+        return self._last
 
     def calls(self, plan: Plan, base: int, step: int) -> Iterator[tuple[Part, list[Row], list[int]]]:
         """A part, the rows of it that one call takes, and their places in the part.
@@ -98,6 +117,7 @@ class Control:
     def _codec(self, codec: Any, level: int) -> Codec:
         found = self._codecs.get((id(codec), level))
         if found is None:
+            self._held.append(codec)
             choice = formats(codec, self._controller.config["levels"])
             found = self._codecs[id(codec), level] = _make(choice[min(level, len(choice) - 1)])
         return found

@@ -9,7 +9,7 @@ import torch
 
 from .._arguments import AVG
 from ..communicator import Communicator
-from ..errors import GcommError
+from ..errors import GcommError, UnsupportedError
 from ..work import Work
 from ._bucket import DTYPES, Part, Plan, Row
 from ._control import Control
@@ -70,6 +70,11 @@ class Flight:
         if self._buffer.numel() == 0:
             return None
         if dtype is None:
+            if self._control is not None and self._buffer.is_floating_point():
+                raise UnsupportedError(
+                    f"a controller watches float32, bfloat16 and float16 gradients, not {self._buffer.dtype}",
+                    self._comm.rank,
+                )
             return self._gather(seconds)
         for part, rows, places in self._calls():
             work = self._comm._all_reduce_rows(
@@ -112,7 +117,7 @@ class Flight:
 
     def _end_turn(self) -> None:
         if self._turn is not None:
-            self._turn.over.set()
+            self._turn.end()
 
     def _collect(self) -> None:
         for part, work, places in self._works:

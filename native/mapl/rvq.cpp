@@ -166,7 +166,12 @@ void check_encoded(const CodebookShape& shape, const std::uint8_t* data, std::ui
 }  // namespace
 
 std::uint64_t encoded_bytes(const CodebookShape& shape, std::size_t dim, std::size_t tokens) {
-  return 2 * tokens + packed_bytes(tokens * subvectors(dim, shape.subvector) * shape.stages, shape.bits());
+  const std::uint64_t codes_of_row = subvectors(dim, shape.subvector) * shape.stages;
+  std::uint64_t bits = 0;
+  if (__builtin_mul_overflow(codes_of_row * shape.bits(), tokens, &bits) || bits > UINT64_MAX / 2) {
+    throw Error(Code::kInvalid, std::to_string(tokens) + " rows take more than 2^60 bytes");
+  }
+  return 2 * tokens + packed_bytes(tokens * codes_of_row, shape.bits());
 }
 
 void RowCoder::measure(const Rows& z) {

@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 from ranks import run_local
 
-from gcomm import _native
+from gcomm import Communicator, _native
 from gcomm._arrays import Dtype
 from gcomm._control import formats
-from gcomm.errors import DtypeError, InvalidArgumentError
+from gcomm.errors import DtypeError, InvalidArgumentError, UnsupportedError
 from gcomm.gnmr import Controller
 
 N = 20_000
@@ -129,3 +129,48 @@ def _without_keys(comm):
 
 def test_keys_are_needed():
     run_local(_without_keys, 2)
+
+
+def _in_any_order(comm):
+    """Works under a controller are asked and waited for out of order; a Ctrl-C comes between sum and action."""
+    control = Controller(**{**USUAL, "warmup": 0, "max_ops": 1})
+    for scale in (1, 1, 1, 100):
+        arrays = {key: np.full(N, scale * (1 + comm.rank), np.float32) for key in "abc"}
+        works = {
+            key: comm.all_reduce(x, codec=None, key=key, controller=control, async_op=True)
+            for key, x in arrays.items()
+        }
+        with pytest.raises(UnsupportedError, match="not with a controller"):
+            works["c"].get_future()
+        for key in "cab"[comm.rank :] + "cab"[: comm.rank]:
+            while not works[key].is_completed():
+                pass
+        for key in "abc":
+            works[key].wait()
+    return {key: x.tobytes() for key, x in arrays.items()}, control.state_dict()
+
+
+def test_only_waiting_decides():
+    first, *others = run_local(_in_any_order, 3)
+    assert all(other == first for other in others)
+
+
+def test_an_interrupted_wait_observes_once():
+    (comm,) = Communicator.local(1)
+    control = Controller(**USUAL)
+    x = np.ones((64, 64), np.float32)[:, ::2]  # copied back after the controller has looked
+    copies = []
+
+    def copy():
+        copies.append(0)
+        if len(copies) == 1:
+            raise KeyboardInterrupt
+
+    work = comm.all_reduce(x, codec=None, key="k", controller=control, async_op=True)
+    assert len(work._finishers) == 2
+    work._finishers[1] = copy
+    with pytest.raises(KeyboardInterrupt):
+        work.wait()
+    work.wait()
+    assert len(copies) == 2
+    assert control.report()["unit_steps"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -162,3 +163,17 @@ def test_errors() -> None:
     with pytest.raises(InvalidArgumentError, match="element 3 of codeword 2 of stage 1"):
         rvq.codebooks = before
     assert np.array_equal(rvq.encode(z), codes)
+
+
+def test_threads_take_turns() -> None:
+    rvq = gcomm.mapl.RVQ(64, seed=1)
+    rows = [_rows(300 + 50 * k, 64, k) for k in range(4)]
+    want = [rvq.encode(z).tobytes() for z in rows]
+    with ThreadPoolExecutor(4) as pool:
+        for _ in range(15):
+            assert [codes.tobytes() for codes in pool.map(rvq.encode, rows)] == want
+
+
+def test_sizes_beyond_numbers() -> None:
+    with pytest.raises(InvalidArgumentError, match="more than 2"):
+        gcomm.mapl.RVQ(2**32, subvector=1, stages=16, codewords=4096).encoded_bytes(2**32)

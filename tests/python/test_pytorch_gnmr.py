@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
+import pytest
 import torch
 from ddp_models import wrapped
 from ranks import RankPools
 from torch import nn
 
+from gcomm.errors import UnsupportedError
 from gcomm.gnmr import Controller
 from gcomm.pytorch import DDPState
+from gcomm.pytorch._control import Turn
 
 _NAMES = ("0.weight", "1.weight", "2.weight")
 
@@ -54,3 +58,32 @@ def test_parameters_are_clipped_skipped_and_recovered_alike(rank_pool: RankPools
         assert history[6][1][place] == 0
     # Two steps in a higher format, in calls of its own.
     assert calls[unit] >= 9
+
+
+def test_a_turn_that_ends_early_does_not_let_the_next_one_pass() -> None:
+    lock = threading.Lock()
+    first = Turn(0, None, lock)
+    second = Turn(0, first, lock)
+    third = Turn(0, second, lock)
+    second.end()  # an empty bucket, say
+    assert not third._comes.is_set()
+    first.wait()
+    first.end()
+    third.wait()
+    third.end()
+    last = Turn(1, third, lock)
+    last.wait()
+
+
+def _double(_rank: int, _size: int) -> str:
+    model = nn.Linear(64, 64).double()
+    control = Controller(tau=3.0, tau_delta=2.0, window=8, warmup=3, max_ops=1, lock=2)
+    ddp = wrapped(model, DDPState("nvfp4", model, controller=control))
+    with pytest.raises(UnsupportedError) as caught:
+        ddp(torch.ones(2, 64, dtype=torch.float64)).sum().backward()
+    return str(caught.value)
+
+
+def test_gradients_that_it_cannot_watch(rank_pool: RankPools) -> None:
+    for text in rank_pool(2).run(_double):
+        assert "a controller watches float32, bfloat16 and float16 gradients, not torch.float64" in text
