@@ -59,7 +59,7 @@ class Control:
         return choice[min(level, len(choice) - 1)]
 
     def finisher(self, outputs: Sequence[Array]) -> Callable[[], None]:
-        """What looks at the sums and acts on them, in place; once each, also if it is interrupted and run again."""
+        """What looks at the sums and acts on them, in place; once each, also if interrupted and run again."""
         waiting = list(zip(self._units, outputs, strict=True))
         actions: dict[str, Any] = {}
         observed = False

@@ -133,8 +133,8 @@ class Work:
         """
         if self._controlled:
             raise UnsupportedError(
-                f"get_future of {self._verb} on rank {self._comm._rank}: not with a controller, whose decisions "
-                "depend on the order of calls; wait() for the work"
+                f"get_future of {self._verb} on rank {self._comm._rank}: not with a controller, whose "
+                "decisions depend on the order of calls; wait() for the work"
             )
         with self._lock:
             if self._future is not None:
