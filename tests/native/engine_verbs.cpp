@@ -179,6 +179,7 @@ void everything(const WorldOptions& options, const std::vector<std::string>& spe
   const int ranks = options.size;
   for (const std::string& spec : specs) {
     for (const std::uint64_t count : counts(ranks)) {
+      if (left_out()) continue;
       const DType dtype = spec.empty() || count % 2 == 0 ? DType::kF32
                           : count % 3 == 0               ? DType::kBF16
                                                          : DType::kF16;

@@ -180,14 +180,14 @@ void test_missing() {
   CHECK(lost && lost->code() == Code::kPeerLost && lost->peer() == 0, "%s", lost->what());
   // Something else altogether answers.
   World other(2);
+  int blocking = 0;
+  ::ioctl(other.listeners[0].fd().get(), FIONBIO, &blocking);
   std::thread server([&] {
     const int fd = ::accept(other.listeners[0].fd().get(), nullptr, nullptr);
     say(fd, "HTTP/1.1 400 Bad Request\r\nServer: not this\r\n\r\n", 46);
     std::this_thread::sleep_for(std::chrono::milliseconds(300));
     ::close(fd);
   });
-  int flags = 0;
-  ::ioctl(other.listeners[0].fd().get(), FIONBIO, &flags);
   const auto strange = failure_of([&] { other.make(1, 20); });
   server.join();
   CHECK(strange && strange->code() == Code::kInvalid && strange->peer() == 0, "%s", strange->what());
