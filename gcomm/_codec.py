@@ -30,6 +30,8 @@ class Codec:
         where = Where("codec", "spec", None)
         if not isinstance(spec, str):
             where.mistyped(f"expected a str, got {type(spec).__name__}")
+        if isa is not None and not isinstance(isa, str):
+            Where("codec", "isa", None).mistyped(f"expected a str or None, got {type(isa).__name__}")
         self._native = _native.Codec(parse_spec(spec, where), isa)
 
     @property

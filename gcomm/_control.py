@@ -39,9 +39,13 @@ class Control:
                 f"expected a gcomm.gnmr.Controller, got {type(controller).__name__}"
             )
         where = Where(verb, "key" if verb == "all_reduce" else "keys", rank)
-        if keys is None or any(key is None for key in keys):
+        if keys is None or keys == [None]:
             where.invalid("needed with a controller, which knows arrays by their keys")
-        if isinstance(keys, str) or not all(isinstance(key, str) for key in keys):
+        if isinstance(keys, (str, bytes)) or not isinstance(keys, Sequence):
+            where.mistyped(f"expected a list of keys, got {type(keys).__name__}")
+        if any(key is None for key in keys):
+            where.invalid("needed with a controller, which knows arrays by their keys")
+        if not all(isinstance(key, str) for key in keys):
             where.mistyped("expected texts")
         self._units: list[str] = list(keys)
         if len(set(self._units)) < len(self._units):

@@ -174,9 +174,15 @@ class Controller:
             where.mistyped(f"expected a mapping of units to norms, got {type(norms).__name__}")
         when = -1 if step is None else parse_int(step, Where("observe", "step", None), 0, 2**62)
         for kind in set(map(type, norms.values())):
-            if kind in (bool, str, bytes) or not (issubclass(kind, numbers.Real) or hasattr(kind, "__float__")):
+            real = issubclass(kind, numbers.Real)
+            if kind in (bool, str, bytes) or not (real or hasattr(kind, "__float__")):
                 where.mistyped(f"expected numbers, got a {kind.__name__}")
-        values = np.fromiter(norms.values(), np.float64, len(norms))
+            if issubclass(kind, numbers.Complex) and not real:
+                where.mistyped(f"expected real numbers, got a {kind.__name__}")
+        try:
+            values = np.fromiter(norms.values(), np.float64, len(norms))
+        except (RuntimeError, TypeError, ValueError) as error:  # an array or a tensor of several elements
+            where.mistyped(f"expected one number for each unit: {error}")
         with self._lock:
             added = self._look_up(tuple(norms), where)
             try:

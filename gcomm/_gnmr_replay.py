@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import math
 import os
@@ -13,7 +14,7 @@ from numpy.typing import NDArray
 
 from ._gnmr_controller import Controller
 from ._gnmr_log import VERSION, described, lines, number
-from .errors import InvalidArgumentError
+from .errors import GcommError, InvalidArgumentError
 
 __all__ = ["Calibration", "Replay", "calibrate", "replay"]
 
@@ -78,8 +79,28 @@ def replay(path: str | os.PathLike[str], **changed: Any) -> Replay:
     ------
     gcomm.errors.InvalidArgumentError
         It is no such log, or of another version.
+    TypeError
+        There is no argument of a name in ``changed``.
     """
-    return _decide(_runs(path), changed)
+    runs = _runs(path)
+    unknown = sorted(set(changed) - set(runs[0][0]))
+    if unknown:
+        raise TypeError(f"replay: a Controller has no argument {', '.join(unknown)}")
+    with _of_a_log(path):
+        return _decide(runs, changed)
+
+
+@contextlib.contextmanager
+def _of_a_log(path: str | os.PathLike[str]) -> Iterator[None]:
+    """What goes wrong inside is the log's fault."""
+    try:
+        yield
+    except GcommError:
+        raise  # it says what is wrong with which argument
+    except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
+        raise InvalidArgumentError(
+            f"{path}: not a log of a gcomm.gnmr.Controller: {type(error).__name__}: {error}"
+        ) from None
 
 
 def _decide(runs: list[tuple[dict[str, Any], _Events]], changed: Mapping[str, Any]) -> Replay:
@@ -136,7 +157,7 @@ def _adapted(state: Mapping[str, Any], config: Mapping[str, Any]) -> dict[str, A
 def _runs(path: str | os.PathLike[str]) -> list[tuple[dict[str, Any], _Events]]:
     runs: list[tuple[dict[str, Any], _Events]] = []
     units: list[str] = []
-    try:
+    with _of_a_log(path):
         for place, line in lines(path):
             if "gnmr" in line:
                 if line["gnmr"] != VERSION:
@@ -149,17 +170,19 @@ def _runs(path: str | os.PathLike[str]) -> list[tuple[dict[str, Any], _Events]]:
                 raise ValueError(f"line {place}: expected a run's first line, with 'gnmr' and 'config'")
             events = runs[-1][1]
             if "norms" in line:
+                if not isinstance(line["step"], int):
+                    raise TypeError(f"line {place}: its step is {line['step']!r}")
                 norms = dict(zip(units, map(number, line["norms"]), strict=True))
                 events.append((place, "observed", {**line, "norms": norms}))
             elif "units" in line:
                 units = line["units"]
+                if not isinstance(units, list):
+                    raise TypeError(f"line {place}: its units are {units!r}")
             else:
                 ((what, value),) = line.items()
                 if what not in ("add", "remove", "state"):
                     raise ValueError(f"line {place}: it holds {what!r}, which is unknown")
                 events.append((place, what, value))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InvalidArgumentError(f"{path}: not a log of a gcomm.gnmr.Controller: {error}") from None
     if not runs:
         raise InvalidArgumentError(f"{path}: not a log of a gcomm.gnmr.Controller: it is empty")
     return runs
@@ -211,7 +234,8 @@ def calibrate(path: str | os.PathLike[str], false_alarm_rate: float) -> Calibrat
     runs = _runs(path)
     best: Calibration | None = None
     for window in _WINDOWS:
-        found = _fit(runs, window, false_alarm_rate)
+        with _of_a_log(path):
+            found = _fit(runs, window, false_alarm_rate)
         if best is None or found.config["tau"] < best.config["tau"]:
             best = found
     assert best is not None

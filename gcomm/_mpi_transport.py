@@ -101,12 +101,12 @@ class Mpi4pyRuntime:
         self._under_way.clear()
 
     def _wait_for(self, requests: list[Any], deadline: Deadline) -> None:
-        try:
-            for request in requests:
+        for request in requests:
+            try:
                 while not request.Test() and not deadline.passed:
                     time.sleep(_PAUSE_S)
-        except self._mpi.Exception:
-            return  # with a peer that is lost there is nothing left to wait for
+            except self._mpi.Exception:
+                continue  # its peer is lost; others may not be
 
     def _not_carried(self, transfers: list[_Transfer]) -> list[_Transfer]:
         left = []

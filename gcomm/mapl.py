@@ -74,6 +74,8 @@ class RVQ:
         def number(name: str, value: int, least: int, most: int) -> int:
             return parse_int(value, Where("RVQ", name, None), least, most)
 
+        if isa is not None and not isinstance(isa, str):
+            Where("RVQ", "isa", None).mistyped(f"expected a str or None, got {type(isa).__name__}")
         self._dim = number("dim", dim, 1, 2**32)
         self._shape = (
             number("stages", stages, 1, 16),

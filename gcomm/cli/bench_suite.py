@@ -52,12 +52,26 @@ class Part:
         return shlex.join(("gcomm", "bench", *self.words))
 
 
+class BenchFailed(click.ClickException):
+    """A bench command failed.
+
+    Attributes
+    ----------
+    rows:
+        What it had measured all the same: a run with wrong elements writes its rows, and fails.
+    """
+
+    def __init__(self, message: str, rows: list[Row]) -> None:
+        super().__init__(message)
+        self.rows = rows
+
+
 def run_bench(words: Sequence[str]) -> list[Row]:
     """The rows of ``gcomm bench WORDS``, run as a process of its own; its table is not shown.
 
     Raises
     ------
-    click.ClickException
+    BenchFailed
         It failed; what it said is in the text.
     """
     with tempfile.TemporaryDirectory() as folder:
@@ -69,13 +83,10 @@ def run_bench(words: Sequence[str]) -> list[Row]:
             text=True,
             check=False,
         )
-        # A run with wrong elements has written its rows, and fails.
+        loaded: list[Row] = json.loads(rows.read_text(encoding="utf-8")) if rows.exists() else []
         if finished.returncode != 0:
             said = finished.stderr.strip().splitlines()
-            raise click.ClickException(
-                f"{shlex.join(('gcomm', 'bench', *words))} failed: {' '.join(said[-3:])}"
-            )
-        loaded: list[Row] = json.loads(rows.read_text(encoding="utf-8"))
+            raise BenchFailed(f"{shlex.join(('gcomm', 'bench', *words))} failed: {' '.join(said[-3:])}", loaded)
     return loaded
 
 
@@ -106,7 +117,7 @@ def suite(**options: Any) -> None:
     """Sweep collectives, codecs and link, and write one self-contained HTML page.
 
     Each part is one of the other bench commands. The page names them all, so that a part can be run again
-    alone.
+    alone. A part that fails is named on the page and at the end, the others go on, and the exit code is 1.
     """
     require_transport(options["transport"])
     present.require_writable(options["html_file"], options["json_file"])
@@ -116,11 +127,15 @@ def suite(**options: Any) -> None:
         raise click.UsageError("the suite starts its ranks itself, part by part: run it without a launcher")
     parts = _parts(options)
     rows: dict[str, list[Row]] = {}
+    failed: dict[str, str] = {}
     began = time.monotonic()
     with present.progress(total=len(parts)) as status:
         for number, part in enumerate(parts):
             status.say(part.command + _time_left(began, number, len(parts)))
-            rows[part.name] = run_bench(part.words)
+            try:
+                rows[part.name] = run_bench(part.words)
+            except BenchFailed as error:
+                rows[part.name], failed[part.name] = error.rows, error.message
             status.step()
     facts = {
         "gcomm": gcomm.__version__,
@@ -130,7 +145,7 @@ def suite(**options: Any) -> None:
         **{key: str(value) for key, value in machine().items()},
         **{f"{key} version": value for key, value in versions().items() if key != "gcomm"},
     }
-    page = report.page(rows, facts, {part.name: part.command for part in parts})
+    page = report.page(rows, facts, {part.name: part.command for part in parts}, failed)
     Path(options["html_file"]).write_text(page, encoding="utf-8")
     if options["json_file"]:
         present.write_json(
@@ -138,6 +153,10 @@ def suite(**options: Any) -> None:
         )
     if options["json_file"] != "-":
         click.echo(f"{options['html_file']}: {sum(map(len, rows.values()))} rows of {len(parts)} parts")
+    for message in failed.values():
+        click.echo(f"Error: {message}", err=True)
+    if failed:
+        raise SystemExit(1)
 
 
 def _parts(options: Row) -> list[Part]:

@@ -42,6 +42,20 @@ class Bandwidth(click.ParamType):  # type: ignore[type-arg,unused-ignore]
         return float(found[1]) * {"k": 1e3, "m": 1e6, "g": 1e9}[found[2]] / 8
 
 
+class Amount(click.FloatRange):
+    """A finite number of 0 or more."""
+
+    def __init__(self) -> None:
+        super().__init__(min=0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """As click does; to it, NaN is in every range."""
+        number = float(super().convert(value, param, ctx))
+        if not math.isfinite(number):
+            self.fail(f"{value!r}: expected a finite number", param, ctx)
+        return number
+
+
 class Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]
     """Whole numbers with commas between them."""
 
@@ -85,9 +99,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option(
     "--bandwidth", type=Bandwidth(), help="Of a host's link, for instance 25gbit.  [default: as measured]"
 )
-@click.option(
-    "--latency", type=click.FloatRange(min=0), metavar="US", help="Of an exchange.  [default: as measured]"
-)
+@click.option("--latency", type=Amount(), metavar="US", help="Of an exchange.  [default: as measured]")
 @click.option("-b", "--minbytes", type=BYTES, default="64M", show_default=True, help="Smallest size.")
 @click.option("-e", "--maxbytes", type=BYTES, default=None, help="Largest size.  [default: as -b]")
 @click.option(
@@ -96,7 +108,7 @@ class Numbers(click.ParamType):  # type: ignore[type-arg,unused-ignore]
 @click.option("--codec", metavar="A,B,...", help="Codecs to predict.  [default: all that were measured]")
 @click.option(
     "--max-error",
-    type=click.FloatRange(min=0),
+    type=Amount(),
     metavar="E",
     help="Recommend the fastest codec whose measured relative error is at most E.",
 )
@@ -198,10 +210,13 @@ def _predict(fitted: Fit, found: Measurements, layouts: Sequence[Layout], option
     for layout in layouts:
         for nbytes in sizes:
             count = max(1, nbytes // ITEM_BYTES)
-            plain = predict(exact, count, costs, layout).time_s if exact else None
+            # One rank exchanges nothing, so there is nothing to be faster than.
+            alone = layout.ranks == 1
+            plain = predict(exact, count, costs, layout).time_s if exact and not alone else None
             against = {
                 name: base.time_s(nbytes, layout, costs.wire_s if options["bandwidth"] else 0.0)
                 for name, base in fitted.baselines.items()
+                if not alone
             }
             for name in names:
                 codec = fitted.codecs[name]
@@ -264,7 +279,7 @@ def _show(report: Row) -> None:
         f"fitted to {fitted['rows']} rows; {fitted['held_out_rows']} held out at first, predicted within "
         f"{fitted['held_out_median_error']:.1%} (median), {fitted['held_out_p90_error']:.1%} (90th percentile)"
     )
-    others = list(report["predictions"][0]["speedup_over"])
+    others = list(dict.fromkeys(name for row in report["predictions"] for name in row["speedup_over"]))
     table = Table(title="all_reduce, predicted")
     for heading in ("ranks", "a host", "size", "codec", "algorithm", "time", "against none"):
         table.add_column(heading, justify="left" if heading in ("codec", "algorithm") else "right")
@@ -281,7 +296,7 @@ def _show(report: Row) -> None:
             row["algorithm"].replace("_", " "),
             _time_text(row["time_us"]),
             "-" if row["speedup"] is None else f"{row['speedup']:.2f}x",
-            *(f"{row['speedup_over'][other]:.2f}x" for other in others),
+            *(f"{row['speedup_over'][o]:.2f}x" if o in row["speedup_over"] else "-" for o in others),
             row["bound"],
             style="bold green" if json.dumps(row, sort_keys=True) in best else None,
         )

@@ -40,7 +40,7 @@ def save_figure(figure: Any, path: str) -> None:
     """Write the figure as PNG and free it."""
     from matplotlib import pyplot as plt
 
-    figure.savefig(path, dpi=130)
+    figure.savefig(path, dpi=130, format="svg" if path.lower().endswith(".svg") else "png")
     plt.close(figure)
 
 

@@ -35,14 +35,19 @@ table { border-collapse: collapse; width: 100%; margin: 8px 0 16px; font-size: 1
 th, td { padding: 4px 10px; text-align: right; border-bottom: 1px solid var(--line); white-space: nowrap;
   font-variant-numeric: tabular-nums; }
 th { color: var(--soft); font-weight: 600; } th:first-child, td:first-child, .text { text-align: left; }
-td.best { color: var(--good); font-weight: 600; } td.bad { color: var(--bad); font-weight: 700; }
+td.best { color: var(--good); font-weight: 600; } .bad { color: var(--bad); font-weight: 700; }
 figure { margin: 12px 0; background: #fff; border: 1px solid var(--line); border-radius: 8px; padding: 8px; }
 img { width: 100%; max-width: 960px; max-height: 560px; height: auto; margin: auto; display: block; }
 nav { display: flex; flex-wrap: wrap; gap: 4px 14px; } nav a { color: inherit; }
 """
 
 
-def page(rows: Mapping[str, Sequence[Row]], facts: Mapping[str, str], commands: Mapping[str, str]) -> str:
+def page(
+    rows: Mapping[str, Sequence[Row]],
+    facts: Mapping[str, str],
+    commands: Mapping[str, str],
+    failed: Mapping[str, str],
+) -> str:
     """The page.
 
     Parameters
@@ -53,11 +58,14 @@ def page(rows: Mapping[str, Sequence[Row]], facts: Mapping[str, str], commands: 
         What figures depend on: machine, versions, ranks.
     commands : mapping
         The command of each part.
+    failed : mapping
+        What went wrong in parts that failed; those may have no rows.
     """
     drawn: dict[str, Callable[[Sequence[Row]], str]] = {"link": _link, "codec": _codec}
     sections = [
         f'<h2 id="{escape(name)}">{escape(name)}</h2><p><code>{escape(commands[name])}</code></p>'
-        + drawn.get(name, _collective)(found)
+        + (f'<p class="bad">{escape(failed[name])}</p>' if name in failed else "")
+        + (drawn.get(name, _collective)(found) if found else "")
         for name, found in rows.items()
     ]
     links = "".join(f'<a href="#{escape(name)}">{escape(name)}</a>' for name in (*rows, "machine"))
@@ -68,7 +76,7 @@ def page(rows: Mapping[str, Sequence[Row]], facts: Mapping[str, str], commands: 
         f"<title>{escape(title)}</title><style>{_STYLE}</style></head><body>"
         f"<h1>{escape(title)}</h1><p>{escape(facts['date'])}, gcomm {escape(facts['gcomm'])}, "
         f"{escape(facts['processor'])}, {escape(facts['cores'])} cores</p><nav>{links}</nav>"
-        f"{_summary(rows)}{''.join(sections)}"
+        f"{_summary(rows, failed)}{''.join(sections)}"
         f'<h2 id="machine">machine</h2>{_facts(facts)}</body></html>\n'
     )
 
@@ -77,10 +85,10 @@ def page(rows: Mapping[str, Sequence[Row]], facts: Mapping[str, str], commands: 
 
 
 def _collectives(rows: Mapping[str, Sequence[Row]]) -> dict[str, Sequence[Row]]:
-    return {name: found for name, found in rows.items() if name not in ("link", "codec")}
+    return {name: found for name, found in rows.items() if name not in ("link", "codec") and found}
 
 
-def _summary(rows: Mapping[str, Sequence[Row]]) -> str:
+def _summary(rows: Mapping[str, Sequence[Row]], failed: Mapping[str, str]) -> str:
     """Each collective at its largest size: how many times faster than exact, and than the baseline."""
     body = []
     wrong = 0
@@ -102,6 +110,8 @@ def _summary(rows: Mapping[str, Sequence[Row]]) -> str:
         "Every result was checked against a float64 oracle, element by element, with the format's own bound: "
         + ("none was wrong." if wrong == 0 else f"{wrong} elements were WRONG.")
     )
+    if failed:
+        verdict += f" Parts that FAILED: {', '.join(failed)}."
     table = (
         _table(("collective", "size", "against", "fastest codec", "times faster", "error"), body)
         if body
@@ -128,6 +138,7 @@ def _collective(rows: Sequence[Row]) -> str:
             ]
         )
     largest = [cell[sizes[-1], codec] for codec in codecs]
+    wrong = {codec: sum(row["wrong"] for row in rows if row["codec"] == codec) for codec in codecs}
     details = [
         [
             row["codec"],
@@ -136,7 +147,7 @@ def _collective(rows: Sequence[Row]) -> str:
             f"{row['wire_bytes']:,}",
             f"{row['raw_bytes'] / row['wire_bytes']:.2f}" if row["wire_bytes"] else "-",
             f"{row['rel_err']:.2e}",
-            (str(sum(r["wrong"] for r in rows if r["codec"] == row["codec"])), "bad" if row["wrong"] else ""),
+            (str(wrong[row["codec"]]), "bad" if wrong[row["codec"]] else ""),
         ]
         for row in largest
     ]

@@ -154,9 +154,11 @@ def _arguments(
     def where(argument: str) -> Where:
         return Where(name, argument, on.rank)
 
+    # As given: without jax_enable_x64, jax makes float32 of float64 and says nothing.
+    given = x.dtype if hasattr(x, "dtype") else jnp.asarray(x).dtype
+    if given not in _DTYPES:
+        where("x").mistyped(f"expected float32, bfloat16 or float16, got {given}; convert it first")
     x = jnp.asarray(x)
-    if x.dtype not in _DTYPES:
-        where("x").mistyped(f"expected float32, bfloat16 or float16, got {x.dtype}; convert it first")
     spec, own = "", 0
     if isinstance(codec, str):
         spec = on._resident_codec(codec, where("codec")).spec

@@ -103,6 +103,7 @@ def sort_rows(rows: Iterable[Row]) -> Measurements:
     baselines: list[Row] = []
     passes: dict[str, tuple[float, float]] = {}
     for row in rows:
+        _require_numbers(row)
         if "encode_gbps" in row and "decode_accumulate_gbps" in row:
             encode, decode = (
                 ITEM_BYTES / (row[part] * 1e9) for part in ("encode_gbps", "decode_accumulate_gbps")
@@ -120,10 +121,37 @@ def sort_rows(rows: Iterable[Row]) -> Measurements:
             raise FitError(f"rows of several {what}s in one measurement: {', '.join(found)}")
     if ours and ours[0].get("dtype") not in (None, "float", "float32"):
         raise FitError(f"the planner knows float32 rows, not {ours[0]['dtype']}")
-    wrong = [row for row in ours if not row["time_us"] > 0]
-    if wrong:
-        raise FitError(f"a row's time is not positive: {wrong[0]}")
     return Measurements(tuple(ours), tuple(baselines), passes)
+
+
+# What a row says that is counted with, and the least that it can be; more than nothing where that is None.
+_NUMBERS = {
+    "world_size": 1,
+    "bytes": 0,
+    "time_us": None,
+    "encode_gbps": None,
+    "decode_accumulate_gbps": None,
+    "rel_err": 0,
+}
+
+
+def _require_numbers(row: Row) -> None:
+    codec = row.get("codec", EXACT)
+    if not isinstance(codec, str):
+        raise FitError(f"a row's codec is {codec!r}, expected a text: {row}")
+    if codec != EXACT and not codec.startswith("baseline:"):
+        try:
+            gcomm.codec(codec)
+        except gcomm.errors.CodecError as error:
+            raise FitError(f"a row's codec {codec!r} is unknown here: {error}") from error
+    for name, least in _NUMBERS.items():
+        if name not in row:
+            continue
+        value = row[name]
+        number = isinstance(value, (int, float)) and not isinstance(value, bool) and np.isfinite(value)
+        if not number or (value <= 0 if least is None else value < least):
+            bound = "more than 0" if least is None else f"{least} or more"
+            raise FitError(f"a row's {name} is {value!r}, expected a number of {bound}: {row}")
 
 
 @dataclass(frozen=True)

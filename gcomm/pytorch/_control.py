@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -13,6 +14,7 @@ from .._codec import Codec
 from .._codec import codec as _make
 from .._control import formats
 from .._gnmr_controller import Controller
+from ..errors import InvalidArgumentError
 from ._bucket import DTYPES, Part, Plan, Row
 from .stats import Statistics
 
@@ -53,10 +55,25 @@ class Turn:
                     turn._comes.set()
 
 
+# Who has a controller: with two the order of their observations would differ from rank to rank.
+_owners: weakref.WeakKeyDictionary[Controller, weakref.ref[Control]] = weakref.WeakKeyDictionary()
+
+
+def _claim(controller: Controller, control: Control) -> None:
+    owner = _owners.get(controller)
+    if owner is not None and owner() is not None:
+        raise InvalidArgumentError(
+            "DDPState: controller: another DDPState has it, and their observations would come in another order "
+            "on every rank; give each a controller of its own"
+        )
+    _owners[controller] = weakref.ref(control)
+
+
 class Control:
     """What of a plan travels how in a step, and what becomes of the averages."""
 
     def __init__(self, controller: Controller, statistics: Statistics) -> None:
+        _claim(controller, self)
         self._controller = controller
         self._statistics = statistics
         self._codecs: dict[tuple[int, int], Codec] = {}  # by the part's codec, and the level

@@ -92,10 +92,14 @@ void Controller::restore(std::uint32_t unit, const Unit& values, const double* r
   const auto wrong = [&](const char* what) { invalid("unit '" + names_[unit] + "': " + what); };
   const bool finite = std::isfinite(values.mean) && values.mean >= 0;
   if (!finite) wrong("its mean is not a finite number of 0 or more");
+  if (std::isnan(values.rho) || std::isnan(values.delta)) wrong("its rho or its delta is not a number");
   if (values.filled > config_.window || values.next >= config_.window) wrong("it holds more than the window");
+  // Until the window is full, the next rho comes behind those that are there.
+  if (values.filled < config_.window && values.next != values.filled) wrong("its next place is not behind the last");
   if (values.level >= config_.levels) wrong("its level is beyond the levels");
   if (values.reason > Reason::kNonFinite) wrong("its reason is unknown");
-  if (values.until < Unit::kNever || values.seen < Unit::kNever || values.seen > step_) {
+  const bool ends = values.until <= kLastStep + config_.lock;  // as an observation can make it
+  if (!ends || values.until < Unit::kNever || values.seen < Unit::kNever || values.seen > step_) {
     wrong("its steps do not fit the controller's");
   }
   for (std::uint32_t i = 0; i < values.filled; ++i) {

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from gcomm.cli import main
+from gcomm.cli import main, report
 
 
 class Page(HTMLParser):
@@ -103,4 +103,36 @@ def test_a_part_that_fails(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     assert result.exit_code == 1
     assert "gcomm bench all_reduce" in result.output
     assert "GCOMM_SLOT_BYTES" in result.output
-    assert not (tmp_path / "page.html").exists()
+    # The codec part needs no communicator: its rows are there.
+    shown = " ".join(Page((tmp_path / "page.html").read_text(encoding="utf-8")).texts)
+    assert "Parts that FAILED: all_reduce, reduce_scatter, all_gather, link." in shown
+    assert "decode + accumulate" in shown
+
+
+def test_wrong_elements_are_shown(tmp_path: Path) -> None:
+    def row(codec: str, nbytes: int, wrong: int) -> dict[str, Any]:
+        figures = dict.fromkeys(("time_us", "algbw", "busbw", "rel_err"), 1.0)
+        names = {"collective": "all_reduce", "world_size": 2, "transport": "tcp", "dtype": "float"}
+        return {
+            **names,
+            "codec": codec,
+            "bytes": nbytes,
+            "wire_bytes": 1,
+            "raw_bytes": 1,
+            "wrong": wrong,
+            **figures,
+        }
+
+    # Wrong at the smaller size only, which the table of the largest must not hide.
+    rows = [
+        row(codec, size, 3 if (codec, size) == ("int8", 64) else 0)
+        for size in (64, 128)
+        for codec in ("none", "int8")
+    ]
+    facts = dict.fromkeys(("ranks", "transport", "date", "gcomm", "processor", "cores"), "1")
+    page = report.page(
+        {"all_reduce": rows}, facts, {"all_reduce": "gcomm bench all_reduce"}, {"all_reduce": "it failed"}
+    )
+    assert "3 elements were WRONG" in page
+    assert '<td class="bad">3</td>' in page
+    assert '<p class="bad">it failed</p>' in page

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import math
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 from hypothesis import given, settings
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from reference.gnmr import Reference
 
 from gcomm.cli import main
-from gcomm.errors import DtypeError, InvalidArgumentError
+from gcomm.errors import DtypeError, GcommError, InvalidArgumentError
 from gcomm.gnmr import Controller, calibrate, replay
 
 NORMS = st.one_of(
@@ -227,6 +228,9 @@ def test_arguments_out_of_range(name, value, error):
         ({"u": True}, None, DtypeError, "bool"),
         ({1: 1.0}, None, DtypeError, "named by str"),
         ([1.0], None, DtypeError, "mapping"),
+        ({"u": 1j}, None, DtypeError, "complex"),
+        ({"u": np.complex64(1)}, None, DtypeError, "real numbers, got a complex64"),
+        ({"new": 1.0, "u": np.ones(2)}, None, DtypeError, "one number for each unit"),
         ({"u": 1.0}, -1, InvalidArgumentError, "step"),
     ],
 )
@@ -258,6 +262,10 @@ def test_unknown_units():
         lambda s: s | {"step": 1},
         lambda s: s | {"units": {"u": s["units"]["u"] | {"level": 9}}},
         lambda s: s | {"units": {"u": s["units"]["u"] | {"mean": -1.0}}},
+        lambda s: s | {"units": {"u": s["units"]["u"] | {"rho": "nan"}}},
+        lambda s: s | {"units": {"u": s["units"]["u"] | {"next": s["units"]["u"]["next"] + 1}}},
+        lambda s: s | {"units": {"u": s["units"]["u"] | {"until": 2**63 - 1}}},
+        lambda s: s | {"units": {"u": s["units"]["u"] | {"recent": [math.nan]}}},
     ],
 )
 def test_a_state_that_does_not_fit_changes_nothing(wrong):
@@ -300,3 +308,42 @@ def test_replay_and_calibrate_from_the_command_line(tmp_path):
     assert "step 100, actions: u3" in result.output
     log.write_text("{}\n")
     assert runner.invoke(main, ["gnmr", "replay", str(log)]).exit_code == 2
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        {"gnmr": 1},
+        {"gnmr": 1, "config": {**USUAL, "tau": None}},
+        {"gnmr": 1, "config": {**USUAL, "depth": 3}},
+        {"units": 5},
+        {"step": 1, "norms": [1.0]},
+        {"step": None, "norms": [1.0], "actions": {}, "refused": {}},
+        {"step": 2**70, "norms": [1.0], "actions": {}, "refused": {}},
+        {"step": 1, "norms": 1.0, "actions": {}, "refused": {}},
+        {"step": 1, "norms": [[1.0]], "actions": {}, "refused": {}},
+        {"state": {"units": []}},
+        {"state": 3},
+        {"remove": "b"},
+        {"add": 7},
+        {"add": "a", "remove": "a"},
+    ],
+)
+def test_a_log_that_is_none_is_refused(tmp_path, line):
+    log = tmp_path / "log.jsonl"
+    start = Controller(**USUAL, log=log)
+    start.observe({"a": 1.0})
+    with log.open("a", encoding="utf-8") as file:
+        # Behind it something whole: a last line alone may be cut short.
+        file.write(json.dumps(line) + "\n" + json.dumps({"units": ["a"]}) + "\n")
+        file.write(json.dumps({"step": 3, "norms": [1.0], "actions": {}, "refused": {}}) + "\n")
+    for use in (replay, lambda path: calibrate(path, 0.1)):
+        with pytest.raises(GcommError):
+            use(log)
+
+
+def test_replay_with_an_argument_that_is_none(tmp_path):
+    log = tmp_path / "log.jsonl"
+    Controller(**USUAL, log=log).observe({"a": 1.0})
+    with pytest.raises(TypeError, match="no argument depth"):
+        replay(log, depth=3)

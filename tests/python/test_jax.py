@@ -372,6 +372,8 @@ def test_bad_arguments(comm: gcomm.Communicator) -> None:
     x = jnp.ones(3)
     with pytest.raises(TypeError, match=r"gcomm\.jax\.all_reduce: argument 'x' on rank 1: .* got int32"):
         jax.jit(lambda v: gcomm.jax.all_reduce(v, comm=comm))(jnp.ones(3, jnp.int32))
+    with pytest.raises(TypeError, match="got float64"):
+        gcomm.jax.all_reduce(np.ones(3), comm=comm)
     with pytest.raises(ValueError, match="argument 'op' on rank 1: expected 'sum', 'avg'"):
         gcomm.jax.all_reduce(x, "max", comm=comm)
     with pytest.raises(gcomm.errors.CodecError, match="unknown format 'int99'"):

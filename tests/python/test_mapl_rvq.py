@@ -174,6 +174,11 @@ def test_threads_take_turns() -> None:
             assert [codes.tobytes() for codes in pool.map(rvq.encode, rows)] == want
 
 
+def test_isa_is_a_text() -> None:
+    with pytest.raises(DtypeError, match="RVQ: argument 'isa'"):
+        gcomm.mapl.RVQ(8, isa=3)
+
+
 def test_sizes_beyond_numbers() -> None:
     with pytest.raises(InvalidArgumentError, match="more than 2"):
         gcomm.mapl.RVQ(2**32, subvector=1, stages=16, codewords=4096).encoded_bytes(2**32)

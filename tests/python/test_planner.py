@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -108,7 +109,18 @@ def test_held_out_rows_are_not_seen() -> None:
             "several transports in one measurement: mpi, tcp",
         ),
         (lambda rows: [{**row, "dtype": "half"} for row in rows], "knows float32 rows, not half"),
-        (lambda rows: [{**rows[0], "time_us": 0.0}, *rows], "time is not positive"),
+        (lambda rows: [{**rows[0], "time_us": 0.0}, *rows], "time_us is 0.0, expected a number of more than 0"),
+        (lambda rows: [{**rows[0], "time_us": None}, *rows], "time_us is None"),
+        (lambda rows: [{**rows[0], "time_us": math.nan}, *rows], "time_us is nan"),
+        (lambda rows: [{**rows[0], "bytes": -4}, *rows], "bytes is -4, expected a number of 0 or more"),
+        (lambda rows: [{**rows[0], "world_size": True}, *rows], "world_size is True"),
+        (lambda rows: [{**rows[0], "rel_err": "x"}, *rows], "rel_err is 'x'"),
+        (lambda rows: [{**rows[0], "codec": 5}, *rows], "codec is 5, expected a text"),
+        (lambda rows: [{**rows[0], "codec": "int99"}, *rows], "codec 'int99' is unknown here"),
+        (
+            lambda rows: [{"codec": "int8", "encode_gbps": 0, "decode_accumulate_gbps": 1}, *rows],
+            "encode_gbps is 0",
+        ),
         (lambda rows: [{"latency_us": 3}, *rows], "neither of gcomm bench all_reduce nor of gcomm bench codec"),
         (lambda _: [], "no rows of gcomm bench all_reduce"),
     ],
@@ -237,3 +249,28 @@ def test_arguments(rows_file: str, words: list[str], text: str) -> None:
     result = plan(*[rows_file if word == "ROWS" else word for word in words])
     assert result.exit_code == 2
     assert text in result.output
+
+
+@pytest.mark.parametrize("words", [("--latency", "nan"), ("--latency", "inf"), ("--max-error", "nan")])
+def test_amounts_that_are_none(words: tuple[str, str]) -> None:
+    result = plan("rows.json", *words)
+    assert result.exit_code == 2
+    assert "expected a finite number" in result.output
+
+
+def test_one_rank_is_faster_than_nothing(tmp_path: Path) -> None:
+    rows = tmp_path / "rows.json"
+    rows.write_text(json.dumps(made_rows([2])), encoding="utf-8")
+    result = plan(str(rows), "--ranks", "1", "--json", "-")
+    assert result.exit_code == 0, result.output
+    for row in json.loads(result.stdout)["predictions"]:
+        assert row["speedup"] is None
+        assert row["speedup_over"] == {}
+    assert "0.00x" not in plan(str(rows), "--ranks", "1").output
+
+
+def test_a_plot_of_any_name(tmp_path: Path) -> None:
+    rows, picture = tmp_path / "rows.json", tmp_path / "plot.txt"
+    rows.write_text(json.dumps(made_rows([2])), encoding="utf-8")
+    assert plan(str(rows), "--plot", str(picture)).exit_code == 0
+    assert picture.read_bytes().startswith(b"\x89PNG")

@@ -11,7 +11,7 @@ from ddp_models import wrapped
 from ranks import RankPools
 from torch import nn
 
-from gcomm.errors import UnsupportedError
+from gcomm.errors import InvalidArgumentError, UnsupportedError
 from gcomm.gnmr import Controller
 from gcomm.pytorch import DDPState
 from gcomm.pytorch._control import Turn
@@ -87,3 +87,12 @@ def _double(_rank: int, _size: int) -> str:
 def test_gradients_that_it_cannot_watch(rank_pool: RankPools) -> None:
     for text in rank_pool(2).run(_double):
         assert "a controller watches float32, bfloat16 and float16 gradients, not torch.float64" in text
+
+
+def test_a_controller_of_two_states() -> None:
+    control = Controller(tau=3.0, tau_delta=2.0, window=8, warmup=3, max_ops=1, lock=2)
+    first = DDPState("nvfp4", controller=control)
+    with pytest.raises(InvalidArgumentError, match="another DDPState has it"):
+        DDPState("nvfp4", controller=control)
+    del first
+    DDPState("nvfp4", controller=control)
